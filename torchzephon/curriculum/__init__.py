@@ -1,0 +1,1 @@
+"""The curriculum: pure functions from a position to sample pointers. numpy only, no I/O, no torch."""

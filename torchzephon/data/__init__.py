@@ -1,0 +1,1 @@
+"""Datasets, shards, and the columns that flow between nodes."""

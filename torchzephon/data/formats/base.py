@@ -1,0 +1,68 @@
+"""The protocol of a shard format."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torchzephon.data.block import Column
+from torchzephon.data.pool import Pool
+from torchzephon.data.storage.store import Store, StoredFile
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A file of a dataset, or a fragment of one, with a known number of samples.
+
+    Attributes:
+        file: where it lies, with the size and modification time that it had when it was indexed.
+        num_samples: rows in the shard.
+        num_bytes: bytes of storage that the rows take (decompressed, where that is known): for estimates.
+        part: what the format needs to find the fragment within the file (plain JSON), None for a whole file.
+    """
+
+    file: StoredFile
+    num_samples: int
+    num_bytes: int
+    part: Any = None
+
+
+class Format(Protocol):
+    """One way to store samples in files. Stateless; imports its library when it is used.
+
+    Attributes:
+        name: the name that ``Dataset(format=...)`` takes.
+        suffixes: file names that belong to it, with the dot, lower case.
+    """
+
+    name: str
+    suffixes: tuple[str, ...]
+
+    def index(self, file: StoredFile, store: Store) -> Sequence[Shard]:
+        """Counts the samples of a file; called from threads, once per node. Raises DataError for a broken file."""
+        ...
+
+    def read(
+        self, shard: Shard, rows: NDArray[np.int64], columns: Mapping[str, str] | None, store: Store, pool: Pool
+    ) -> dict[str, Column]:
+        """Reads rows, in the given order, as columns of that length.
+
+        Args:
+            shard: from :meth:`index`.
+            rows: int64 ``[n]``, rows of the shard, any order, repeats allowed.
+            columns: new name -> stored name, to select and rename; None for all columns.
+            store: how files are opened.
+            pool: keeps open files and decoded parts for the lanes of this process.
+
+        Raises:
+            DataError: naming the file and the row, for data that cannot be read.
+        """
+        ...
+
+    def row_bytes(self, shard: Shard, rows: NDArray[np.int64], store: Store, pool: Pool) -> NDArray[np.int64]:
+        """About how many bytes each row takes in memory, int64 ``[n]``: a block is cut before it grows too large."""
+        ...

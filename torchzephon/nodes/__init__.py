@@ -1,0 +1,1 @@
+"""The nodes: torchdata BaseNodes whose state dicts are cursors."""

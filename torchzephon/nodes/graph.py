@@ -1,0 +1,70 @@
+"""What a graph of nodes is made of: walking it, finding its leaf, and what our nodes tell about themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+from torchdata.nodes import BaseNode
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """How much a node will yield over the whole curriculum of all lanes, as far as can be told without reading.
+
+    Attributes:
+        items: items that the node yields.
+        samples: samples in them.
+        bytes: bytes of text or tokens on storage in them.
+        tokens: tokens in them.
+    """
+
+    items: float
+    samples: float
+    bytes: float
+    tokens: float
+
+
+@runtime_checkable
+class Described(Protocol):
+    """A node that names its data-relevant arguments, for the graph description in the state."""
+
+    def describe(self) -> Mapping[str, Any]:
+        """Arguments that change the data, as JSON values: a state is refused when one of them differs."""
+        ...
+
+
+@runtime_checkable
+class Estimated(Protocol):
+    """A node that can tell how much it will yield."""
+
+    def estimate(self, source: Estimate | None) -> Estimate | None:
+        """From its source's estimate (None for a leaf); None where it cannot be told or is endless."""
+        ...
+
+
+@runtime_checkable
+class Blankable(Protocol):
+    """A node that can make an item of the usual shape that carries nothing to learn from."""
+
+    def blank(self) -> Any:
+        """The blank item."""
+        ...
+
+
+@runtime_checkable
+class Summarized(Protocol):
+    """A node with something to say in the one log line of the first iteration."""
+
+    def summary(self) -> str:
+        """A few words, such as ``"encoder fastokens 0.3.5"``."""
+        ...
+
+
+def walk(root: BaseNode[Any]) -> Iterator[BaseNode[Any]]:
+    """The nodes of a graph from the root to the leaf, along ``source``."""
+    node: Any = root
+    while isinstance(node, BaseNode):
+        yield node
+        node = getattr(node, "source", None)
