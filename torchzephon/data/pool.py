@@ -73,7 +73,7 @@ class Pool:
                 if key in shelf.values:
                     shelf.values.move_to_end(key)
                     shelf.stats.hits += 1
-                    return cast(T, shelf.values[key][0])
+                    return cast("T", shelf.values[key][0])
                 pending = shelf.pending.get(key)
                 if pending is None:
                     mine = shelf.pending[key] = _Load()
@@ -84,7 +84,7 @@ class Pool:
             if pending.loaded:
                 with shelf.lock:
                     shelf.stats.hits += 1
-                return cast(T, pending.value)
+                return cast("T", pending.value)
         try:
             value, size = load()
             mine.value, mine.loaded = value, True
