@@ -1,12 +1,12 @@
-"""What a graph of nodes is made of: walking it, finding its leaf, and what our nodes tell about themselves."""
+"""What a graph of nodes is made of: walking it, and what our nodes tell about themselves."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-from torchdata.nodes import BaseNode
+from torchdata.nodes import BaseNode, ParallelMapper, PinMemory, Prefetcher
 
 
 @dataclass(frozen=True)
@@ -68,3 +68,32 @@ def walk(root: BaseNode[Any]) -> Iterator[BaseNode[Any]]:
     while isinstance(node, BaseNode):
         yield node
         node = getattr(node, "source", None)
+
+
+def reachable(root: BaseNode[Any]) -> list[BaseNode[Any]]:
+    """Every node that hangs on ``root`` by any attribute, also inside lists and dicts, each once."""
+    found: dict[int, BaseNode[Any]] = {}
+    waiting: list[Any] = [root]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, BaseNode):
+            if id(value) not in found:
+                found[id(value)] = value
+                waiting.extend(vars(value).values())
+        elif isinstance(value, (list, tuple)):
+            waiting.extend(part for part in value if isinstance(part, BaseNode))
+        elif isinstance(value, dict):
+            waiting.extend(part for part in value.values() if isinstance(part, BaseNode))
+    return list(found.values())
+
+
+def find_blank(root: BaseNode[Any]) -> Callable[[], Any] | None:
+    """How to make a blank item of a graph: its root's ``blank``, through stock nodes that pass items on or map them."""
+    if isinstance(root, Blankable):
+        return root.blank
+    if isinstance(root, (Prefetcher, PinMemory)):
+        return find_blank(root.source)
+    if isinstance(root, ParallelMapper) and root.prebatch is None:
+        blank, function = find_blank(root.source), root.map_fn
+        return None if blank is None else lambda: function(blank())
+    return None

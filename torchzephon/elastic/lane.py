@@ -1,0 +1,147 @@
+"""Lane: one deep copy of the template graph, bound to one lane."""
+
+from __future__ import annotations
+
+import copy
+import types
+from collections import deque
+from collections.abc import Callable
+from multiprocessing.context import BaseContext
+from typing import Any, NamedTuple
+
+from torchdata.nodes import BaseNode
+
+from torchzephon.elastic.lane_state import LaneState
+from torchzephon.errors import LaneError
+from torchzephon.nodes.graph import reachable, walk
+from torchzephon.nodes.work_source import WorkSource
+
+
+class Item(NamedTuple):
+    """What a lane yields: a batch, and the lane's state right after it (JSON)."""
+
+    value: Any
+    state: str
+
+
+class Lane:
+    """A virtual worker: an independent stream, the unit of state.
+
+    Args:
+        root: this lane's own graph.
+        index: which lane it is.
+        num_lanes: of how many.
+    """
+
+    def __init__(self, root: BaseNode[Any], index: int, num_lanes: int) -> None:
+        self.index = index
+        self.root = root
+        self.queue: deque[Item] = deque()  # made, not yet taken
+        self.made = 0  # batches made in this cycle, taken or not
+        self.dry = False
+        self.error: LaneError | None = None
+        self._cycle = 0
+        leaf = find_leaf(root)
+        leaf.bind_lane(index, num_lanes)
+        self._leaf = leaf
+
+    def start(self, state: LaneState, *, same_order: bool) -> None:
+        """Goes to where ``state`` says. ``same_order``: every cycle repeats the first one's order."""
+        self.queue.clear()
+        self.made = state.given
+        self.dry = state.dry
+        self.error = None
+        self._cycle = state.cycle
+        if self.dry:
+            return
+        try:
+            self._leaf.start_cycle(0 if same_order else state.cycle)
+            self.root.reset(state.node)
+        except Exception as error:
+            raise self._explain(error, "while it was reset") from error
+
+    def make(self) -> None:
+        """Makes the next item and queues it, or finds the lane dry, or keeps the error for whoever asks for it."""
+        try:
+            value = next(self.root)
+            self._leaf.note_delivery()
+            state = LaneState(self.made + 1, self._cycle, self.root.state_dict()).to_json()
+        except StopIteration:
+            self.dry = True
+        except Exception as error:
+            self.error = self._explain(error, f"while it made batch {self.made}")
+            self.error.__cause__ = error
+        else:
+            self.queue.append(Item(value, state))
+            self.made += 1
+
+    def _explain(self, error: Exception, when: str) -> LaneError:
+        node = _raising_node(error, self.root)
+        last = self._leaf.last
+        where = "" if last is None or not len(last) else f"; last read: {self._leaf.describe_work(last)}"
+        return LaneError(f"lane {self.index}, node {node}, {when}{where}: {type(error).__name__}: {error}")
+
+
+def find_leaf(root: BaseNode[Any]) -> WorkSource:
+    """The lane-aware leaf of a graph.
+
+    Raises:
+        ValueError: when the graph has two leaves.
+        TypeError: when its leaf is not lane-aware.
+    """
+    *_, leaf = walk(root)
+    leaves = [node for node in reachable(root) if isinstance(node, WorkSource) and node is not leaf]
+    if leaves:
+        names = ", ".join(type(node).__name__ for node in [leaf, *leaves])
+        raise ValueError(
+            f"the graph has more than one leaf ({names}); a lane reads one stream: mix the datasets in one "
+            "MixtureWorkSource instead of mixing nodes"
+        )
+    if not isinstance(leaf, WorkSource):
+        raise TypeError(
+            f"the leaf of the graph, {type(leaf).__name__}, is not lane-aware: every lane would read the same data. "
+            "Start the graph with MixtureWorkSource, or derive a leaf of your own from torchzephon.WorkSource"
+        )
+    return leaf
+
+
+def copy_graph(root: BaseNode[Any]) -> BaseNode[Any]:
+    """A deep copy of a graph for one lane.
+
+    Stock ``Mapper`` and ``ParallelMapper`` keep a module (``torch.multiprocessing``) or a multiprocessing context,
+    which cannot be copied: those are shared.
+
+    Raises:
+        TypeError: when a node cannot be copied, with the way out.
+    """
+    memo: dict[int, Any] = {}
+    for node in reachable(root):
+        for value in vars(node).values():
+            if isinstance(value, (types.ModuleType, BaseContext)):
+                memo[id(value)] = value
+    try:
+        return copy.deepcopy(root, memo)
+    except Exception as error:
+        raise TypeError(
+            f"the graph cannot be copied for each lane ({type(error).__name__}: {error}); "
+            "pass Lanes a function that builds the graph, instead of the graph"
+        ) from error
+
+
+def build_lane(root: BaseNode[Any] | Callable[[], BaseNode[Any]], index: int, num_lanes: int) -> Lane:
+    """Makes one lane, from a template graph or from a function that builds the graph."""
+    graph = copy_graph(root) if isinstance(root, BaseNode) else root()
+    return Lane(graph, index, num_lanes)
+
+
+def _raising_node(error: BaseException, root: BaseNode[Any]) -> str:
+    """The innermost node in the error's traceback."""
+    nodes = {id(node) for node in reachable(root)}
+    name = type(root).__name__
+    trace = error.__traceback__
+    while trace is not None:
+        owner = trace.tb_frame.f_locals.get("self")
+        if id(owner) in nodes:
+            name = type(owner).__name__
+        trace = trace.tb_next
+    return name
