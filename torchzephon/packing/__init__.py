@@ -1,0 +1,1 @@
+"""Packing algorithms: pure functions and small machines on lengths and flat arrays."""

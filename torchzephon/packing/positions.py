@@ -1,0 +1,41 @@
+"""The position of every token in its document."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+from numpy.typing import NDArray
+
+_LONG = 1024  # mean tokens of a document from which copying slices of one ramp beats a running sum
+
+
+@functools.lru_cache(maxsize=1)
+def _ramp(size: int) -> NDArray[np.int32]:
+    ramp = np.arange(size, dtype=np.int32)
+    ramp.flags.writeable = False
+    return ramp
+
+
+def ramp(size: int) -> NDArray[np.int32]:
+    """``0, 1, ... size - 1``: int32 ``[size]``, a read-only view of a shared array."""
+    return _ramp(max(1 << 12, 1 << (size - 1).bit_length()))[:size]
+
+
+def document_positions(lengths: NDArray[np.int64]) -> NDArray[np.int32]:
+    """Positions of the tokens of consecutive documents, each counting from 0.
+
+    Args:
+        lengths: int64 ``[n]``, tokens of each document; zeros are fine.
+
+    Returns:
+        int32 ``[lengths.sum()]``.
+    """
+    lengths = lengths[lengths > 0]
+    total = int(lengths.sum())
+    if total >= _LONG * len(lengths):
+        return np.concatenate([ramp(0), *(ramp(length) for length in lengths.tolist())])
+    steps = np.ones(total, np.int32)
+    steps[0] = 0
+    steps[np.cumsum(lengths[:-1])] = 1 - lengths[:-1]
+    return np.cumsum(steps, out=steps, dtype=np.int32)
