@@ -52,9 +52,32 @@ class Ragged:
         """The rows one after another, without what lies before the first and after the last: a view."""
         return self.values[self.offsets[0] : self.offsets[-1]]
 
-    def take(self, rows: NDArray[np.intp]) -> Ragged:
-        """The given rows, in the given order."""
-        return Ragged.from_rows([self[int(row)] for row in rows], self.values.dtype)
+    @classmethod
+    def gather(cls, parts: Sequence[Ragged], which: NDArray[np.intp], rows: NDArray[np.integer[Any]]) -> Ragged:
+        """Row ``rows[i]`` of ``parts[which[i]]`` for every ``i``, as a copy; neighbours are copied in one piece.
+
+        Args:
+            parts: at least one.
+            which: intp ``[n]``.
+            rows: integers ``[n]``.
+        """
+        begins, ends = np.empty(len(rows), np.int64), np.empty(len(rows), np.int64)
+        for index, part in enumerate(parts):
+            at = slice(None) if len(parts) == 1 else np.flatnonzero(which == index)
+            begins[at] = part.offsets[rows[at]]
+            ends[at] = part.offsets[rows[at] + 1]
+        offsets = np.zeros(len(rows) + 1, np.int64)
+        np.cumsum(ends - begins, out=offsets[1:])
+        breaks = np.flatnonzero((begins[1:] != ends[:-1]) | (which[1:] != which[:-1]))
+        first, last = np.append(0, breaks + 1), np.append(breaks, len(rows) - 1)
+        runs = zip(which[first].tolist(), begins[first].tolist(), ends[last].tolist(), strict=True) if len(rows) else ()
+        pieces = [parts[index].values[begin:end] for index, begin, end in runs]
+        return cls(np.concatenate(pieces or [parts[0].values[:0]]), offsets)
+
+    def take(self, rows: NDArray[np.integer[Any]]) -> Ragged:
+        """The given rows, in the given order; negative ones count from the end."""
+        rows = np.arange(len(self))[rows]
+        return Ragged.gather([self], np.zeros(len(rows), np.intp), rows)
 
     def __len__(self) -> int:
         return len(self.offsets) - 1

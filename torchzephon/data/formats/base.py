@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,6 +63,17 @@ class Format(Protocol):
         """
         ...
 
-    def row_bytes(self, shard: Shard, rows: NDArray[np.int64], store: Store, pool: Pool) -> NDArray[np.int64]:
+    def row_bytes(
+        self, shard: Shard, rows: NDArray[np.int64], columns: Mapping[str, str] | None, store: Store, pool: Pool
+    ) -> NDArray[np.int64]:
         """About how many bytes each row takes in memory, int64 ``[n]``: a block is cut before it grows too large."""
+        ...
+
+
+@runtime_checkable
+class KeepsIndex(Protocol):
+    """A format whose :meth:`Format.index` must read all data, and so keeps what it finds in a file."""
+
+    def recall(self, file: StoredFile, store: Store) -> Sequence[Shard] | None:
+        """What :meth:`Format.index` would give, from the kept file; None where there is none that is current."""
         ...
