@@ -4,7 +4,16 @@ from __future__ import annotations
 
 
 class DataError(ValueError):
-    """Data on storage, or a sample, that cannot be used: names the dataset, the file and the row."""
+    """Data on storage, or a sample, that cannot be used: names the dataset, the file and the row.
+
+    Attributes:
+        row: where one row alone is bad, its index into the ``rows`` that were asked for: the reader can go on
+            without it. None where the file as a whole is.
+    """
+
+    def __init__(self, message: str, *, row: int | None = None) -> None:
+        super().__init__(message)
+        self.row = row
 
 
 class StateError(ValueError):

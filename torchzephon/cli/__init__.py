@@ -1,0 +1,1 @@
+"""The ``torchzephon`` command: one file each verb."""
