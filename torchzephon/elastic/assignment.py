@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import torch.distributed as dist
@@ -26,6 +26,8 @@ class Assignment:
         group: the process group of the data-parallel ranks; None for WORLD, or where there is no process group.
         connected: whether a process group stands behind the ranks, so that they can agree on something.
         label: what the ranks were taken from, for messages.
+        part: of this rank's places in a round, every ``parts``-th from ``part`` on.
+        parts: see ``part``.
     """
 
     rank: int
@@ -34,16 +36,23 @@ class Assignment:
     group: dist.ProcessGroup | None
     connected: bool
     label: str
+    part: int = 0
+    parts: int = 1
 
     @property
     def owned(self) -> range:
-        """The lanes of this rank: ``[rank * V // W, (rank + 1) * V // W)``."""
-        return range(self.rank * self.num_lanes // self.size, (self.rank + 1) * self.num_lanes // self.size)
+        """The lanes: ``[rank * V // W, (rank + 1) * V // W)``, or every ``parts``-th of them."""
+        lanes = range(self.rank * self.num_lanes // self.size, (self.rank + 1) * self.num_lanes // self.size)
+        return lanes[self.part :: self.parts]
 
     @property
     def most_owned(self) -> int:
-        """The largest number of lanes that a rank owns: ``ceil(V / W)``."""
-        return -(-self.num_lanes // self.size)
+        """The largest number of lanes that a rank (its part) owns: ``ceil(V / W)``."""
+        return len(range(-(-self.num_lanes // self.size))[self.part :: self.parts])
+
+    def share(self, part: int, parts: int) -> Assignment:
+        """Every ``parts``-th place of this rank's rounds, without a way to talk to other ranks: for a worker process."""
+        return replace(self, group=None, connected=False, part=part, parts=parts)
 
     @property
     def is_even(self) -> bool:

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import copy
-import types
 from collections import deque
-from collections.abc import Callable
-from multiprocessing.context import BaseContext
 from typing import Any, NamedTuple
 
 from torchdata.nodes import BaseNode
 
 from torchzephon.elastic.lane_state import LaneState
+from torchzephon.elastic.template import find_leaf
 from torchzephon.errors import LaneError
-from torchzephon.nodes.graph import reachable, walk
-from torchzephon.nodes.work_source import WorkSource
+from torchzephon.nodes.graph import walk
 
 
 class Item(NamedTuple):
@@ -82,61 +78,9 @@ class Lane:
         return LaneError(f"lane {self.index}, node {node}, {when}{where}: {type(error).__name__}: {error}")
 
 
-def find_leaf(root: BaseNode[Any]) -> WorkSource:
-    """The lane-aware leaf of a graph.
-
-    Raises:
-        ValueError: when the graph has two leaves.
-        TypeError: when its leaf is not lane-aware.
-    """
-    *_, leaf = walk(root)
-    leaves = [node for node in reachable(root) if isinstance(node, WorkSource) and node is not leaf]
-    if leaves:
-        names = ", ".join(type(node).__name__ for node in [leaf, *leaves])
-        raise ValueError(
-            f"the graph has more than one leaf ({names}); a lane reads one stream: mix the datasets in one "
-            "MixtureWorkSource instead of mixing nodes"
-        )
-    if not isinstance(leaf, WorkSource):
-        raise TypeError(
-            f"the leaf of the graph, {type(leaf).__name__}, is not lane-aware: every lane would read the same data. "
-            "Start the graph with MixtureWorkSource, or derive a leaf of your own from torchzephon.WorkSource"
-        )
-    return leaf
-
-
-def copy_graph(root: BaseNode[Any]) -> BaseNode[Any]:
-    """A deep copy of a graph for one lane.
-
-    Stock ``Mapper`` and ``ParallelMapper`` keep a module (``torch.multiprocessing``) or a multiprocessing context,
-    which cannot be copied: those are shared.
-
-    Raises:
-        TypeError: when a node cannot be copied, with the way out.
-    """
-    memo: dict[int, Any] = {}
-    for node in reachable(root):
-        for value in vars(node).values():
-            if isinstance(value, (types.ModuleType, BaseContext)):
-                memo[id(value)] = value
-    try:
-        return copy.deepcopy(root, memo)
-    except Exception as error:
-        raise TypeError(
-            f"the graph cannot be copied for each lane ({type(error).__name__}: {error}); "
-            "pass Lanes a function that builds the graph, instead of the graph"
-        ) from error
-
-
-def build_lane(root: BaseNode[Any] | Callable[[], BaseNode[Any]], index: int, num_lanes: int) -> Lane:
-    """Makes one lane, from a template graph or from a function that builds the graph."""
-    graph = copy_graph(root) if isinstance(root, BaseNode) else root()
-    return Lane(graph, index, num_lanes)
-
-
 def _raising_node(error: BaseException, root: BaseNode[Any]) -> str:
     """The innermost node in the error's traceback."""
-    nodes = {id(node) for node in reachable(root)}
+    nodes = {id(node) for node in walk(root)}
     name = type(root).__name__
     trace = error.__traceback__
     while trace is not None:

@@ -1,0 +1,141 @@
+"""The readable description of a graph that travels in the state, and what differs between two of them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import orjson
+from torchdata.nodes import BaseNode, Batcher, ParallelMapper, PinMemory, Prefetcher, Unbatcher
+
+from torchzephon.elastic.template import find_leaf
+from torchzephon.errors import StateError
+from torchzephon.nodes.functions import function_name, source_digest
+from torchzephon.nodes.graph import Described, walk
+
+NodeDescription = dict[str, Any]
+
+_PASSES_ON = (Prefetcher, PinMemory)  # stock nodes that yield their source's items as they are
+
+
+def describe_graph(root: BaseNode[Any]) -> list[NodeDescription]:
+    """The nodes from the leaf to the root, each with its data-relevant arguments, in plain JSON types.
+
+    Left out is what may change between save and load: the batch size of the outermost batcher, and the block size
+    (unless a stock node counts rows of blocks, such as ``Unbatcher``).
+    """
+    nodes = list(walk(root))
+    descriptions = [_describe_node(node) for node in nodes]
+    for node, description in zip(nodes, descriptions, strict=True):
+        if not isinstance(node, _PASSES_ON):
+            description.pop("batch_size", None)
+            break
+    if any(_counts_rows(node) for node in nodes):
+        leaf = find_leaf(root)
+        descriptions[-1] |= {"block_size": leaf.block_size, "block_bytes": leaf.block_bytes}
+    plain: list[NodeDescription] = orjson.loads(orjson.dumps(descriptions[::-1], option=orjson.OPT_SERIALIZE_NUMPY))
+    return plain
+
+
+def _describe_node(node: BaseNode[Any]) -> NodeDescription:
+    kind = type(node)
+    module = "" if kind.__module__.startswith(("torchzephon.", "torchdata.")) else f"{kind.__module__}."
+    description: NodeDescription = {"node": f"{module}{kind.__qualname__}"}
+    if isinstance(node, Described):
+        arguments = dict(node.describe())
+    elif isinstance(node, ParallelMapper):
+        arguments = {"map_fn": node.map_fn if node.prebatch is None else node.map_fn.map_fn}
+    elif isinstance(node, Batcher):
+        arguments = {"batch_size": node.batch_size, "drop_last": node.drop_last}
+    else:  # a user's own node: its functions are all that can be told
+        arguments = {name: value for name, value in vars(node).items() if _is_function(value)}
+    return description | {name: _describe_value(value) for name, value in arguments.items()}
+
+
+def _is_function(value: Any) -> bool:
+    return callable(value) and not isinstance(value, (type, BaseNode)) and hasattr(value, "__call__")
+
+
+def _describe_value(value: Any) -> Any:
+    if callable(value):
+        return {"function": function_name(value), "source": source_digest(value)}
+    return value
+
+
+def _counts_rows(node: BaseNode[Any]) -> bool:
+    return isinstance(node, Unbatcher) or getattr(node, "snapshot_frequency", 1) != 1
+
+
+def find_differences(
+    saved: list[NodeDescription], current: list[NodeDescription]
+) -> tuple[dict[str, str], list[str], set[str]]:
+    """Compares two descriptions.
+
+    Returns:
+        differences: ``"TextTokenizer.tokenizer"`` -> a sentence with the saved and the current value.
+        warnings: sentences on functions whose source has changed.
+        fixed: the keys of ``differences`` that lie in the leaf: positions mean something else with another curriculum.
+    """
+    names = [[node["node"] for node in nodes] for nodes in (saved, current)]
+    if names[0] != names[1]:
+        sentence = f"nodes: saved {' -> '.join(names[0])}, now {' -> '.join(names[1])}"
+        return {"nodes": sentence}, [], {"nodes"}
+    differences, warnings, fixed = {}, [], set()
+    for place, (old, new) in enumerate(zip(saved, current, strict=True)):
+        for key in dict.fromkeys([*old, *new]):
+            a, b = old.get(key), new.get(key)
+            if a == b:
+                continue
+            label = f"{old['node']}.{key}"
+            if isinstance(a, dict) and isinstance(b, dict) and "function" in a and a["function"] == b.get("function"):
+                warnings.append(f"{label}: the source of {a['function']} has changed since the state was saved")
+                continue
+            differences[label] = f"{label}: {_contrast(a, b)}"
+            if place == 0:
+                fixed.add(label)
+    return differences, warnings, fixed
+
+
+def _contrast(saved: Any, current: Any) -> str:
+    """Names the parts that differ, where both are lists or dicts of the same shape."""
+    if isinstance(saved, dict) and isinstance(current, dict):
+        parts = [key for key in dict.fromkeys([*saved, *current]) if saved.get(key) != current.get(key)]
+        return "; ".join(f"{key}: {_contrast(saved.get(key), current.get(key))}" for key in parts)
+    if isinstance(saved, list) and isinstance(current, list) and len(saved) == len(current):
+        parts = [i for i, (a, b) in enumerate(zip(saved, current, strict=True)) if a != b]
+        return "; ".join(f"[{i}] {_contrast(saved[i], current[i])}" for i in parts)
+    return f"saved {saved!r}, now {current!r}"
+
+
+def refuse_differences(
+    saved: list[NodeDescription], current: list[NodeDescription], accept: Collection[str], what: str
+) -> tuple[dict[str, str], list[str]]:
+    """Raises when two graphs would not give the same data.
+
+    Args:
+        saved: description in the state.
+        current: description of the graph at hand.
+        accept: argument names (``"tokenizer"`` or ``"TextTokenizer.tokenizer"``) that may differ.
+        what: what is being done, for the message.
+
+    Returns:
+        The accepted differences, and warnings.
+
+    Raises:
+        StateError: naming each difference that is not accepted, saved value and current value.
+    """
+    differences, warnings, fixed = find_differences(saved, current)
+    accepted = {
+        label: sentence
+        for label, sentence in differences.items()
+        if label not in fixed and (label in accept or label.rpartition(".")[2] in accept)
+    }
+    refused = [sentence for label, sentence in differences.items() if label not in accepted]
+    if refused:
+        lines = "\n  ".join(refused)
+        raise StateError(
+            f"{what}: the graph would give other data than the one that saved the state:\n  {lines}\n"
+            "Use the saved values, or, for a change that you want from here on, accept it by name: "
+            "merge_states([state], accept={...}) (not possible for the curriculum itself)"
+        )
+    return accepted, warnings

@@ -1,0 +1,429 @@
+"""Lanes: the one elastic node."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import weakref
+from collections.abc import Callable
+from typing import Any, Literal
+
+from torchdata.nodes import BaseNode
+
+from torchzephon.elastic.agreement import EndAgreement
+from torchzephon.elastic.assignment import DataParallel, assign_lanes
+from torchzephon.elastic.description import describe_graph, refuse_differences
+from torchzephon.elastic.lane_state import LaneState
+from torchzephon.elastic.pump import Pump
+from torchzephon.elastic.schedule import BLANK, Schedule
+from torchzephon.elastic.state import Graph, State, parse_state
+from torchzephon.elastic.supply import Supply
+from torchzephon.elastic.template import Root, build_template, dump_root, find_leaf, load_root
+from torchzephon.errors import StateError
+from torchzephon.nodes.graph import Estimate, Estimated, Summarized, find_blank, walk
+
+logger = logging.getLogger(__name__)
+
+_RUNTIME = {"schedule", "_supply", "_finalizer", "_blank"}  # made anew by _prepare
+
+
+class Lanes(BaseNode[Any]):
+    """Runs one copy of a graph per lane and yields the lanes' batches round-robin: the unit of elasticity.
+
+    The run has a fixed number of lanes. Each of the ranks that there are today owns a contiguous share of them, so
+    that round ``r`` (one batch of every lane, in lane order) is the same at every world size. The next batch comes
+    from the owned lane that has given the fewest, the lowest first.
+
+    The state dict is plain JSON, one string a lane. It counts what was delivered, not what was made ahead of time;
+    all ranks' states together (``merge_states``, or DCP) load into any other topology.
+
+    Args:
+        root: the template graph, which is deep-copied once per lane, or a function without arguments that builds a
+            graph, which is called once per lane. Its leaf must be a :class:`~torchzephon.WorkSource`.
+        num_lanes: number of lanes of the whole run, V. It bounds the number of ranks for ever: choose the most ranks
+            that you may ever have.
+        dp: the data-parallel ranks: a one-dimensional ``DeviceMesh``, a ``ProcessGroup``, ``(rank, size)``, or None:
+            WORLD, else torchrun's environment, else one rank alone.
+        uneven: what to do where the number of ranks W does not divide V. ``"pad"``: every rank yields ``ceil(V / W)``
+            batches a round, the missing ones blank, so that FSDP runs equally many forward passes everywhere.
+            ``"allow"``: each rank yields as many as it owns lanes. ``"error"``: refuse.
+        end: how finite data ends, since packing makes lanes unequal. ``"pad"``: dry lanes yield blank batches until
+            all lanes of all ranks are dry; nothing is lost, all ranks stop after the same round. ``"drop"``: all stop
+            before the first round that some lane cannot fill. ``"ragged"``: each lane to its own end, without
+            agreement between the ranks.
+        cycles: iterating again after the end is the next cycle: in another order (``"reshuffle"``), or in the same
+            one (``"same"``, for evaluation).
+        num_threads: threads of this process that run ahead of the consumer; 0 makes batches when they are asked for.
+            None: one.
+        prefetch: rounds that threads run ahead (at most 128 batches). With finite data on several ranks, also how
+            many rounds ahead the ranks agree on the end.
+
+    Raises:
+        ValueError: for arguments that cannot work together, or a graph with two leaves, naming the way out.
+        TypeError: for a graph whose leaf is not lane-aware, or that holds a node that cannot be elastic.
+    """
+
+    def __init__(
+        self,
+        root: Root,
+        num_lanes: int,
+        *,
+        dp: DataParallel = None,
+        uneven: Literal["pad", "allow", "error"] = "pad",
+        end: Literal["pad", "drop", "ragged"] = "pad",
+        cycles: Literal["reshuffle", "same"] = "reshuffle",
+        num_threads: int | None = None,
+        prefetch: int = 2,
+    ) -> None:
+        super().__init__()
+        _check_choice("uneven", uneven, ("pad", "allow", "error"))
+        _check_choice("end", end, ("pad", "drop", "ragged"))
+        _check_choice("cycles", cycles, ("reshuffle", "same"))
+        _check_count("num_lanes", num_lanes, least=1)
+        _check_count("prefetch", prefetch, least=1)
+        if num_threads is not None:
+            _check_count("num_threads", num_threads, least=0)
+
+        self.root = root
+        self.template = build_template(root)
+        self.num_lanes = num_lanes
+        self.num_threads = 1 if num_threads is None else num_threads
+        self.prefetch = prefetch
+        self.same_order = cycles == "same"
+        self.assignment = assign_lanes(num_lanes, dp)
+        leaf = find_leaf(self.template)
+        leaf.bind_lane(self.owned[0], num_lanes)  # descriptions and estimates depend on the number of lanes
+        self._graph = Graph(describe_graph(self.template))
+        self._blank = find_blank(self.template)
+
+        agreement: EndAgreement | None = None
+        if leaf.is_finite and end != "ragged" and self.assignment.size > 1:
+            if self.assignment.connected:
+                agreement = EndAgreement(self.assignment)
+            else:
+                end = "ragged"
+                logger.warning(
+                    "the data is finite and no process group stands behind the ranks (%s): each rank runs to its own "
+                    "end, as with end='ragged'",
+                    self.assignment.label,
+                )
+        self._is_global_end = self.assignment.size == 1 or agreement is not None
+        if not self.assignment.is_even and uneven == "error":
+            raise ValueError(
+                f"uneven='error': {self.assignment.size} ranks do not divide num_lanes={num_lanes}; use uneven='pad' "
+                "(blank batches), uneven='allow' (unequal numbers of batches), or another number of ranks"
+            )
+        self.pads = uneven == "pad" and self.assignment.size > 1
+        if self._blank is None:
+            if self.pads and not self.assignment.is_even:
+                raise ValueError(
+                    f"{self.assignment.size} ranks do not divide num_lanes={num_lanes}, and the root node "
+                    f"{type(self.template).__name__} has no blank() to pad the rounds with: end the graph with "
+                    "TrainingBatcher or SequencePacker, give your root node a blank(), or use uneven='allow'"
+                )
+            if leaf.is_finite and end == "pad" and num_lanes > 1:
+                raise ValueError(
+                    f"the data is finite, and the root node {type(self.template).__name__} has no blank() for the lanes "
+                    "that end first: end the graph with TrainingBatcher or SequencePacker, give your root node a "
+                    "blank(), or use end='ragged' (each lane to its own end) or end='drop' (stop with the first)"
+                )
+
+        self._uneven = uneven
+        self._end = end
+        self._agreement = agreement
+        self._prepare()
+
+    def _prepare(self) -> None:
+        """Sets up what runs, which neither copies nor pickles."""
+        self.schedule = Schedule(
+            self.assignment,
+            uneven=self._uneven,
+            end=self._end,
+            is_finite=find_leaf(self.template).is_finite,
+            agreement=self._agreement,
+            # A round of many lanes is far enough ahead by itself, and holding several would take memory.
+            horizon=self.prefetch if self.assignment.most_owned <= 16 else 1,
+        )
+        self._running = False
+        self._logged = False
+        self._replayed = False
+        self._use(self.make_pump(self.num_threads))
+        self._rewind(0)
+
+    def make_pump(self, num_threads: int) -> Pump:
+        """A supply that makes batches in this process."""
+        return Pump(
+            self.root,
+            self.num_lanes,
+            num_threads=num_threads,
+            rounds_ahead=self.prefetch,
+            same_order=self.same_order,
+        )
+
+    def share(self, part: int, parts: int) -> Lanes:
+        """Every ``parts``-th place of this rank's rounds, as a node of its own that talks to nobody: for a worker."""
+        lanes = copy.copy(self)
+        lanes.assignment = self.assignment.share(part, parts)
+        lanes._agreement = None
+        if self.assignment.size > 1 and self._agreement is not None:
+            lanes._end = "ragged"
+        lanes._prepare()
+        return lanes
+
+    def __getstate__(self) -> dict[str, Any]:
+        if self._agreement is not None:
+            raise TypeError("Lanes over finite data on several ranks cannot be pickled: its ranks agree on the end")
+        fields = {name: value for name, value in vars(self).items() if name not in _RUNTIME}
+        fields["assignment"] = self.assignment.share(self.assignment.part, self.assignment.parts)
+        return fields | {"root": None, "template": None, "graph": dump_root(self.root)}
+
+    def __setstate__(self, fields: dict[str, Any]) -> None:
+        graph = fields.pop("graph")
+        vars(self).update(fields)
+        self.root = load_root(graph)
+        self.template = build_template(self.root)
+        find_leaf(self.template).bind_lane(self.owned[0], self.num_lanes)
+        self._blank = find_blank(self.template)
+        self._prepare()
+
+    @property
+    def owned(self) -> range:
+        """The lanes of this rank."""
+        return self.assignment.owned
+
+    @property
+    def round(self) -> int:
+        """Rounds delivered in this cycle."""
+        return self._round
+
+    def estimate_rounds(self) -> int | None:
+        """About how many rounds one cycle has, from sizes on storage, without reading. None: endless, or unknown."""
+        estimate: Estimate | None = None
+        for node in reversed(list(walk(self.template))):
+            if isinstance(node, Estimated):
+                estimate = node.estimate(estimate)
+        return None if estimate is None else max(1, round(estimate.items / self.num_lanes))
+
+    def reset(self, initial_state: dict[str, Any] | None = None) -> None:
+        """Goes to the beginning of the cycle (of the next one, when this one has ended), or to a state.
+
+        Starts nothing: threads begin with the first ``next``.
+
+        Raises:
+            StateError: when the state cannot be continued here, naming each reason.
+        """
+        super().reset(initial_state)
+        if initial_state is not None:
+            state = parse_state(initial_state)
+            self._check_loadable(state)
+            self._halt()
+            self._load(state)
+        elif self._dry_at_load:
+            # torchdata's Loader resets a root that gives nothing after a load: this rank must not start over alone.
+            self._dry_at_load = False
+        else:
+            self._halt()
+            if self._delivered and not self._ended:
+                if self._replayed:
+                    logger.warning("iterating anew before the end of cycle %d replays it from its start", self._cycle)
+                self._replayed = True
+            self._rewind(self._cycle + self._ended)
+
+    def next(self) -> Any:
+        """The next batch of this rank: a lane's, or a blank one."""
+        return self._deliver(1)[0]
+
+    def next_round(self, arrange: Callable[[list[Any]], list[Any]] = list) -> list[Any]:
+        """What is left of this rank's current round, usually all of it, delivered in one piece.
+
+        Args:
+            arrange: what is done to the list of batches; when it raises, nothing was delivered.
+        """
+        return self._deliver(None, arrange)
+
+    def get_state(self) -> dict[str, Any]:
+        """The state of this rank's lanes, as delivered. Takes no lock and starts nothing: safe in a signal handler."""
+        lanes = dict(self._states)
+        given = [state.given for state in _read(lanes).values() if not state.dry]
+        return State(self._graph, min(given, default=self._round), self.num_lanes, lanes).to_dict()
+
+    def close(self) -> None:
+        """Stops threads and worker processes. Iteration may go on later, from what was delivered."""
+        self._halt()
+
+    def use_supply(self, supply: Supply) -> None:
+        """Takes the batches from elsewhere than this process's own pump, such as worker processes."""
+        self._halt()
+        self._finalizer.detach()
+        self._use(supply)
+
+    def _use(self, supply: Supply) -> None:
+        self._supply = supply
+        self._finalizer = weakref.finalize(self, _shut_down, supply, self.schedule)
+
+    def _rewind(self, cycle: int) -> None:
+        """To the start of a cycle."""
+        self._place(dict.fromkeys(self.owned, LaneState(cycle=cycle).to_json()), cycle, 0)
+        self._loaded = False
+
+    def _load(self, state: State) -> None:
+        states = {lane: state.lane(lane) for lane in self.owned}
+        round_index = min([state.round, *(lane.given for lane in states.values() if not lane.dry)])
+        self._place({lane: state.lanes[lane] for lane in self.owned}, states[self.owned[0]].cycle, round_index)
+        self._loaded = True
+        if len(state.lanes) == self.num_lanes and all(state.lane(lane).dry for lane in state.lanes):
+            self._rewind(self._cycle + 1)
+
+    def _place(self, states: dict[int, str], cycle: int, round_index: int) -> None:
+        self._states = states
+        self._cycle = cycle
+        self._round = round_index
+        self._slots: list[int] = []
+        self._delivered = self._ended = self._dry_at_load = False
+        self._error: Exception | None = None
+
+    def _check_loadable(self, state: State) -> None:
+        if state.num_lanes != self.num_lanes:
+            raise StateError(
+                f"the state has {state.num_lanes} lanes, this run num_lanes={self.num_lanes}: the number of lanes is "
+                f"fixed for the whole run; use num_lanes={state.num_lanes}"
+            )
+        accepted, warnings = refuse_differences(
+            state.graph.nodes, self._graph.nodes, state.graph.accept, "the state cannot be loaded"
+        )
+        if missing := [lane for lane in self.owned if lane not in state.lanes]:
+            raise StateError(
+                f"the state lacks lanes {missing} of this rank's {self.owned[0]}-{self.owned[-1]} (it has "
+                f"{sorted(state.lanes)}): a rank's state holds its own lanes only. Load all ranks' states together: "
+                "merge_states([...]), gather_state(loader), or torch.distributed.checkpoint"
+            )
+        states = {lane: state.lane(lane) for lane in state.lanes}
+        if len(cycles := {lane.cycle for lane in states.values()}) > 1:
+            raise StateError(f"the lanes are in different cycles {sorted(cycles)}: the ranks saved at different times")
+        ahead = [lane for lane in self.owned if not states[lane].dry and states[lane].given > state.round]
+        if ahead and self.pads and self._blank is None:
+            raise StateError(
+                f"the state was saved in the middle of a round (lanes {ahead} are ahead), and the root node has no "
+                "blank() to keep the ranks in step: save between rounds, or use uneven='allow'"
+            )
+        for warning in warnings:
+            logger.warning("%s", warning)
+        history = state.graph.history
+        if accepted:
+            history = [*history, {"round": state.round, "changes": sorted(accepted.values())}]
+            logger.warning("accepted differences: %s", "; ".join(sorted(accepted.values())))
+        self._graph = Graph(self._graph.nodes, history=history)
+
+    def _launch(self) -> None:
+        states = _read(self._states)
+        self._running = True
+        self._supply.start(states)
+        self.schedule.begin(self._supply, states, self._round)
+        if not self._logged:
+            self._logged = True
+            self._log()
+
+    def _halt(self) -> None:
+        if self._running:
+            self._running = False
+            self.schedule.leave()
+            self._supply.close()
+
+    def _deliver(self, count: int | None, arrange: Callable[[list[Any]], list[Any]] = list) -> list[Any]:
+        """Delivers slots of the current round: ``count``, or all that are left. Swapping in their state comes last."""
+        if self._error is not None:
+            raise self._error
+        if self._ended:
+            raise StopIteration
+        values: list[Any] = []
+        states: dict[int, str] = {}
+        try:
+            if not self._running:
+                self._launch()
+            while not self._slots:
+                self._open_round()
+            slots = self._slots[:count]
+            for lane in slots:
+                if lane == BLANK:
+                    values.append(self._make_blank())
+                else:
+                    value, states[lane] = self._supply.take(lane)
+                    self.schedule.gave(lane)
+                    values.append(value)
+            values = arrange(values)
+        except StopIteration:
+            raise
+        except Exception as error:
+            self._error = error
+            self._halt()
+            raise
+        self._slots = self._slots[len(slots) :]
+        self._delivered = True
+        if not self._slots:
+            self._advance()
+        if len(states) == 1:  # one item of a dict changes atomically, and thousands of lanes need not be copied
+            self._states.update(states)
+        else:
+            self._states = {**self._states, **states}
+        return values
+
+    def _open_round(self) -> None:
+        slots = self.schedule.slots()
+        self._states.update(dict.fromkeys(self.schedule.dry, LaneState(self._round, self._cycle, dry=True).to_json()))
+        if slots is None:
+            self._end_cycle()
+        elif slots:
+            self._slots = slots
+        else:
+            self._advance()
+
+    def _advance(self) -> None:
+        self._round += 1
+        self.schedule.round = self._round
+
+    def _end_cycle(self) -> None:
+        self._running = False
+        self._supply.close()
+        if self._loaded and not self._delivered:
+            # The state was saved at the very end. All ranks know that together, and go on into the next cycle.
+            if self._is_global_end:
+                self._rewind(self._cycle + 1)
+                self._launch()
+                return
+            self._dry_at_load = True
+        self._ended = True
+        raise StopIteration
+
+    def _make_blank(self) -> Any:
+        if self._blank is None:
+            raise StateError("a blank batch is needed, and the root node has no blank()")
+        return self._blank()
+
+    def _log(self) -> None:
+        parts = [node.summary() for node in reversed(list(walk(self.template))) if isinstance(node, Summarized)]
+        rounds = self.estimate_rounds()
+        parts.append(f"rank {self.assignment.rank} of {self.assignment.size} owns lanes {self.owned[0]}-{self.owned[-1]}")
+        parts[-1] += f" of {self.num_lanes}"
+        parts.append("endless" if rounds is None else f"about {rounds:,} rounds a cycle")
+        logger.info("%s", "; ".join(part for part in parts if part))
+
+
+def _read(lanes: dict[int, str]) -> dict[int, LaneState]:
+    return {lane: LaneState.from_json(text, lane) for lane, text in lanes.items()}
+
+
+def _shut_down(supply: Supply, schedule: Schedule) -> None:
+    schedule.leave()
+    supply.close()
+
+
+def _check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")
+
+
+def _check_count(name: str, value: Any, *, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} must be an int, got {value!r}")
+    if value < least:
+        raise ValueError(f"{name} must be at least {least}, got {value}")

@@ -1,0 +1,127 @@
+"""Pump: makes the lanes' batches in this process, inline or in threads that run ahead of the consumer."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+
+from torchzephon.elastic.lane import Item, Lane
+from torchzephon.elastic.lane_state import LaneState
+from torchzephon.elastic.template import Root, make_graph
+from torchzephon.errors import LaneError
+
+_MOST_AHEAD = 128  # batches; a rank with thousands of lanes must not hold `prefetch` whole rounds of them
+
+
+class Pump:
+    """The supply of this process.
+
+    Lanes are made in the order in which they are consumed. Each thread owns every n-th lane, so that a lane never
+    sees two threads, and a thread waits when its next batch lies further ahead than the bound.
+
+    Args:
+        root: the template graph, or a function that builds it.
+        num_lanes: lanes of the whole run.
+        num_threads: 0 makes a batch when it is asked for.
+        rounds_ahead: rounds that threads may run ahead.
+        same_order: every cycle repeats the first one's order.
+    """
+
+    def __init__(
+        self, root: Root, num_lanes: int, *, num_threads: int, rounds_ahead: int, same_order: bool
+    ) -> None:
+        self._root = root
+        self._num_lanes = num_lanes
+        self._num_threads = num_threads
+        self._rounds_ahead = rounds_ahead
+        self._same_order = same_order
+        self._lanes: dict[int, Lane] = {}
+        self._threads: list[threading.Thread] = []
+        self._changed = threading.Condition()
+        self._stopping = False
+        self._taken = 0  # consumer's position, in batches of all lanes since start
+        self._wanted = 0  # position up to which the consumer has asked, which may lie beyond the bound
+
+    def start(self, states: Mapping[int, LaneState]) -> None:
+        """See :class:`~torchzephon.elastic.supply.Supply`."""
+        self.close()
+        for index in states:
+            if index not in self._lanes:
+                self._lanes[index] = Lane(make_graph(self._root), index, self._num_lanes)
+        for index, state in states.items():
+            self._lanes[index].start(state, same_order=self._same_order)
+        self._first_round = min((state.given for state in states.values() if not state.dry), default=0)
+        self._order = {index: place for place, index in enumerate(states)}
+        self._bound = max(self._rounds_ahead, min(self._rounds_ahead * len(states), _MOST_AHEAD))
+        self._taken = self._wanted = 0
+        self._stopping = False
+        lanes = list(states)
+        for number in range(min(self._num_threads, len(lanes))):
+            thread = threading.Thread(
+                target=self._run_ahead,
+                args=([self._lanes[index] for index in lanes[number :: self._num_threads]],),
+                name=f"torchzephon-lanes-{number}",
+                daemon=True,
+            )
+            self._threads.append(thread)
+            thread.start()
+
+    def has(self, lane: int, index: int) -> bool:
+        """See :class:`~torchzephon.elastic.supply.Supply`."""
+        stream = self._lanes[lane]
+        if not self._threads:
+            while stream.made <= index and not stream.dry and stream.error is None:
+                stream.make()
+        elif stream.made <= index and not stream.dry and stream.error is None:
+            with self._changed:
+                self._wanted = max(self._wanted, self._place(lane, index) + 1)
+                self._changed.notify_all()
+                while stream.made <= index and not stream.dry and stream.error is None:
+                    self._changed.wait()
+        if stream.made <= index and stream.error is not None:
+            raise stream.error
+        return stream.made > index
+
+    def take(self, lane: int) -> Item:
+        """See :class:`~torchzephon.elastic.supply.Supply`."""
+        item = self._lanes[lane].queue.popleft()
+        if self._threads:
+            with self._changed:
+                self._taken += 1
+                self._changed.notify_all()
+        return item
+
+    def close(self) -> None:
+        """See :class:`~torchzephon.elastic.supply.Supply`."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+        for thread in self._threads:
+            thread.join()
+        self._threads.clear()
+
+    def _place(self, lane: int, index: int) -> int:
+        """Where a lane's batch stands in the order of consumption."""
+        return (index - self._first_round) * len(self._order) + self._order[lane]
+
+    def _run_ahead(self, lanes: list[Lane]) -> None:
+        while True:
+            lane = min(
+                (lane for lane in lanes if not lane.dry and lane.error is None),
+                key=lambda lane: lane.made,
+                default=None,
+            )
+            if lane is None:
+                return
+            place = self._place(lane.index, lane.made)
+            with self._changed:
+                while not self._stopping and place >= max(self._taken + self._bound, self._wanted):
+                    self._changed.wait()
+                if self._stopping:
+                    return
+            try:
+                lane.make()
+            except BaseException as error:  # such as SystemExit from a user's function: the consumer must not wait forever
+                lane.error = LaneError(f"lane {lane.index}: its thread was stopped by {type(error).__name__}: {error}")
+            with self._changed:
+                self._changed.notify_all()

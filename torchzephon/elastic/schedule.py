@@ -1,0 +1,138 @@
+"""Schedule: which lanes stand in which round, and after which round the data ends."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Literal
+
+from torchzephon.elastic.agreement import EndAgreement
+from torchzephon.elastic.assignment import Assignment
+from torchzephon.elastic.lane_state import LaneState
+from torchzephon.elastic.supply import Supply
+from torchzephon.errors import LaneError
+
+logger = logging.getLogger(__name__)
+
+BLANK = -1  # a slot of a round that no lane fills
+
+
+class Schedule:
+    """The rounds of one rank.
+
+    Args:
+        assignment: this rank and its lanes.
+        uneven: see :class:`~torchzephon.Lanes`.
+        end: see :class:`~torchzephon.Lanes`.
+        is_finite: whether the curriculum ends.
+        agreement: how the ranks agree on the end; None: each rank sees its own end.
+        horizon: rounds ahead that the ranks agree on.
+
+    Attributes:
+        round: the current round.
+        dry: the lanes of this rank that were found to have nothing for the current round, or for a later one.
+    """
+
+    def __init__(
+        self,
+        assignment: Assignment,
+        *,
+        uneven: Literal["pad", "allow", "error"],
+        end: Literal["pad", "drop", "ragged"],
+        is_finite: bool,
+        agreement: EndAgreement | None,
+        horizon: int,
+    ) -> None:
+        self.round = 0
+        self.dry: list[int] = []
+        self._assignment = assignment
+        self._pads = uneven == "pad"
+        self._end = end
+        self._is_finite = is_finite
+        self._agreement = agreement
+        self._horizon = horizon
+        self._given: dict[int, int] = {}
+        self._asked = 0
+
+    def begin(self, supply: Supply, states: Mapping[int, LaneState], round_index: int) -> None:
+        """Starts at a round, with each lane where ``states`` says."""
+        self._supply = supply
+        self._given = {lane: state.given for lane, state in states.items()}
+        self.round = self._asked = round_index
+        if self._agreement is not None:
+            self._agreement.begin()
+
+    def slots(self) -> list[int] | None:
+        """The lanes of the current round, in order, with ``BLANK`` for a batch that must be made up; None at the end.
+
+        The list may be empty, when all lanes are ahead of the round already.
+        """
+        if not self._exists():
+            self.dry = [lane for lane in self._given if not self._has(lane, self.round)]
+            self._finish()
+            return None
+        ahead_needs_blank = self._pads and self._assignment.size > 1
+        slots: list[int] = []
+        self.dry = []
+        for lane, given in self._given.items():
+            if given > self.round:  # the state was saved in the middle of this round, after the lane's turn
+                slots += [BLANK] * ahead_needs_blank
+            elif self._supply.has(lane, given):
+                slots.append(lane)
+            else:
+                self.dry.append(lane)
+                if self._end != "ragged":
+                    self._refuse_surprise(lane)
+                    slots.append(BLANK)
+        if self._pads and self._end != "ragged":
+            slots += [BLANK] * (self._assignment.most_owned - len(slots))
+        return slots
+
+    def gave(self, lane: int) -> None:
+        """A lane's batch of the current round was delivered."""
+        self._given[lane] += 1
+
+    def leave(self) -> None:
+        """Iteration stops before the end."""
+        if self._agreement is not None:
+            self._agreement.leave()
+
+    def _has(self, lane: int, round_index: int) -> bool:
+        return self._given[lane] > round_index or self._supply.has(lane, round_index)
+
+    def _exists(self) -> bool:
+        """Whether the current round takes place."""
+        if not self._is_finite and self._assignment.size > 1:
+            return True
+        if self._agreement is None:
+            return not self._missing(self.round) if self._end == "drop" else self._present(self.round)
+        flag = self._missing if self._end == "drop" else self._present
+        while self._asked <= self.round + self._horizon:
+            self._agreement.ask(self._asked, flag(self._asked))
+            self._asked += 1
+        return self._agreement.answer(self.round) is (self._end != "drop")
+
+    def _present(self, round_index: int) -> bool:
+        """Whether any lane of this rank has a batch for the round."""
+        return any(self._has(lane, round_index) for lane in self._given)
+
+    def _missing(self, round_index: int) -> bool:
+        """Whether any lane of this rank has no batch for the round."""
+        return any(not self._has(lane, round_index) for lane in self._given)
+
+    def _finish(self) -> None:
+        if self._agreement is not None:
+            self._agreement.end()
+        if self._end == "drop" and (left := [lane for lane in self._given if self._has(lane, self.round)]):
+            logger.warning(
+                "end='drop': the data ends after round %d, before what lanes %s still had was used; end='pad' keeps it",
+                self.round, left,
+            )  # fmt: skip
+
+    def _refuse_surprise(self, lane: int) -> None:
+        if not self._is_finite and self._assignment.size > 1:
+            raise LaneError(
+                f"lane {lane} ended after {self._given[lane]} batches although its curriculum is endless: a node cut it "
+                "short, and several ranks cannot agree on an end that nobody told them of. Give MixtureWorkSource a "
+                "stopping rule instead (stop_after_passes, max_repeats, exhausted_policy), or stop the training loop"
+            )

@@ -1,0 +1,36 @@
+"""Where the lanes' batches come from: made in this process, or by worker processes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from torchzephon.elastic.lane import Item
+from torchzephon.elastic.lane_state import LaneState
+
+
+class Supply(Protocol):
+    """Makes the batches of a set of lanes, each lane's in order.
+
+    A lane's batches are counted from the start of its cycle: ``index`` 0 is the first.
+    """
+
+    def start(self, states: Mapping[int, LaneState]) -> None:
+        """Begins: each lane (number -> where it stands). Stops what was running before."""
+        ...
+
+    def has(self, lane: int, index: int) -> bool:
+        """Whether the lane has batch ``index``; False when it is dry before. Waits until that is known.
+
+        Raises:
+            LaneError: when making a batch up to ``index`` failed.
+        """
+        ...
+
+    def take(self, lane: int) -> Item:
+        """The lane's next batch; only after :meth:`has` said that there is one."""
+        ...
+
+    def close(self) -> None:
+        """Stops threads and processes. :meth:`start` may follow."""
+        ...

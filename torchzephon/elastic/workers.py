@@ -1,0 +1,177 @@
+"""WorkerSupply: the lanes' batches from the worker processes of a StatefulDataLoader."""
+
+from __future__ import annotations
+
+import signal
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils.data import IterableDataset, get_worker_info
+from torchdata.stateful_dataloader import StatefulDataLoader
+
+from torchzephon.elastic.lane import Item
+from torchzephon.elastic.lane_state import LaneState
+from torchzephon.elastic.lanes import Lanes
+from torchzephon.elastic.transport import Packed, pack, unpack
+from torchzephon.errors import WorkerError
+
+
+@dataclass
+class Share:
+    """A worker's share of one round, the item of the StatefulDataLoader.
+
+    Attributes:
+        lanes: the lanes that have a batch in this round.
+        states: each one's state after it.
+        batches: the batches.
+        dry: lanes of the worker that came to their end.
+    """
+
+    lanes: list[int]
+    states: list[str]
+    batches: Packed
+    dry: list[int]
+
+
+class WorkerLanes(IterableDataset[Share]):
+    """What runs in a worker: a contiguous run of the rank's lanes, one round an item.
+
+    Args:
+        lanes: the node of the rank.
+        states: where its lanes stand when the workers start.
+    """
+
+    def __init__(self, lanes: Lanes, states: Mapping[int, LaneState]) -> None:
+        super().__init__()
+        self._lanes = lanes
+        self._states = dict(states)
+        # The loaded state is for the first iteration only; a persistent worker takes later cycles from here.
+        self.next_cycle = torch.full((1,), -1, dtype=torch.int64).share_memory_()
+
+    def __iter__(self) -> Iterator[Share]:
+        worker = get_worker_info()
+        owned = list(self._states)
+        mine = owned[worker.id * len(owned) // worker.num_workers : (worker.id + 1) * len(owned) // worker.num_workers]
+        cycle = int(self.next_cycle)
+        states = {lane: self._states[lane] if cycle < 0 else LaneState(cycle=cycle) for lane in mine}
+        pump = self._lanes.make_pump(num_threads=0)
+        pump.start(states)
+        given = {lane: state.given for lane, state in states.items()}
+        waiting = set(mine)
+        while waiting:
+            current = min(given[lane] for lane in waiting)
+            turn = [lane for lane in mine if lane in waiting and given[lane] == current]
+            dry = [lane for lane in turn if not pump.has(lane, current)]
+            waiting.difference_update(dry)
+            lanes = [lane for lane in turn if lane in waiting]
+            items = [pump.take(lane) for lane in lanes]
+            for lane in lanes:
+                given[lane] += 1
+            yield Share(lanes, [item.state for item in items], pack([item.value for item in items]), dry)
+
+
+class WorkerSupply:
+    """The supply of worker processes; see :class:`~torchzephon.elastic.supply.Supply`.
+
+    Args:
+        lanes: the node whose batches they make.
+        num_workers: processes; more than there are lanes would idle and are not started.
+        pin_memory: put batches into page-locked memory.
+        options: further arguments of ``StatefulDataLoader``.
+    """
+
+    def __init__(self, lanes: Lanes, num_workers: int, *, pin_memory: bool, options: Mapping[str, Any]) -> None:
+        self._lanes = lanes
+        self._num_workers = min(num_workers, len(lanes.owned))
+        self._pin_memory = pin_memory
+        self._options = dict(options)
+        self._loader: StatefulDataLoader[Share] | None = None
+        self._shares: Iterator[Share] | None = None
+
+    def start(self, states: Mapping[int, LaneState]) -> None:
+        """See :class:`~torchzephon.elastic.supply.Supply`."""
+        cycles = {state.cycle for state in states.values()}
+        from_start = all(state == LaneState(cycle=state.cycle) for state in states.values()) and len(cycles) == 1
+        if self._loader is not None and from_start:  # persistent workers live on
+            dataset = self._loader.dataset
+            assert isinstance(dataset, WorkerLanes)
+            dataset.next_cycle.fill_(cycles.pop())
+        else:
+            self._shut_down()
+            self._loader = StatefulDataLoader(
+                WorkerLanes(self._lanes, states), batch_size=None, num_workers=self._num_workers, **self._options
+            )
+        self._queues: dict[int, deque[Item]] = {lane: deque() for lane in states}
+        self._made = {lane: state.given for lane, state in states.items()}
+        self._dry = {lane for lane, state in states.items() if state.dry}
+        self._shares = iter(self._loader)
+
+    def has(self, lane: int, index: int) -> bool:
+        """See :class:`~torchzephon.elastic.supply.Supply`."""
+        while self._made[lane] <= index and lane not in self._dry:
+            self._receive()
+        return self._made[lane] > index
+
+    def take(self, lane: int) -> Item:
+        """See :class:`~torchzephon.elastic.supply.Supply`."""
+        return self._queues[lane].popleft()
+
+    def close(self) -> None:
+        """Stops the workers, unless they are persistent: those stop with the loader, or with :meth:`shut_down`."""
+        self._shares = None
+        if not self._options.get("persistent_workers"):
+            self._shut_down()
+
+    def shut_down(self) -> None:
+        """Stops persistent workers, too."""
+        self._shut_down()
+
+    def _shut_down(self) -> None:
+        loader, self._loader, self._shares = self._loader, None, None
+        iterator = getattr(loader, "_iterator", None)
+        if iterator is not None:
+            # Leaving it to the garbage collector would leave processes behind an exception's traceback.
+            iterator._shutdown_workers()
+
+    def _receive(self) -> None:
+        assert self._shares is not None
+        try:
+            share = next(self._shares)
+        except StopIteration:
+            self._dry.update(self._queues)
+            return
+        except RuntimeError as error:
+            if dead := self._dead_workers():
+                self._shut_down()
+                raise WorkerError(f"{dead}; the last state_dict() is good, restart from it") from error
+            raise
+        self._dry.update(share.dry)
+        batches = unpack(share.batches, pin_memory=self._pin_memory)
+        for lane, state, batch in zip(share.lanes, share.states, batches, strict=True):
+            self._queues[lane].append(Item(batch, state))
+            self._made[lane] += 1
+
+    def _dead_workers(self) -> str:
+        """Says which workers have died, and of what; empty when none has."""
+        iterator = getattr(self._loader, "_iterator", None)
+        owned = list(self._queues)
+        messages = []
+        for number, process in enumerate(getattr(iterator, "_workers", ())):
+            process.join(timeout=0.1)
+            if process.exitcode:
+                lanes = owned[number * len(owned) // self._num_workers : (number + 1) * len(owned) // self._num_workers]
+                code = process.exitcode
+                cause = f"exit code {code}" if code > 0 else f"signal {-code} ({_signal_name(-code)})"
+                messages.append(f"worker {number} (pid {process.pid}, lanes {lanes[0]}-{lanes[-1]}) died of {cause}")
+        return "; ".join(messages)
+
+
+def _signal_name(number: int) -> str:
+    try:
+        name = signal.Signals(number).name
+    except ValueError:
+        return "unknown"
+    return f"{name}, often the system running out of memory" if number == signal.SIGKILL else name
