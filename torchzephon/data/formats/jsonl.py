@@ -112,17 +112,17 @@ class _Opened:
         if len(rows) > 1 and (rows[1:] < rows[:-1]).any():
             order = np.argsort(rows, kind="stable")
             rows = rows[order]
-        begins, ends = starts[rows].astype(np.int64), starts[rows + 1].astype(np.int64)
-        cuts = (np.flatnonzero(begins[1:] > ends[:-1] + _GAP) + 1).tolist()
+        first, last = starts[rows].astype(np.int64), starts[rows + 1].astype(np.int64)
+        cuts = (np.flatnonzero(first[1:] > last[:-1] + _GAP) + 1).tolist()
+        begins, ends = first.tolist(), last.tolist()
         samples: list[Any] = []
         loads = orjson.loads
         try:
             for low, high in zip([0, *cuts], [*cuts, len(rows)], strict=True):
-                first = int(begins[low])
-                view = memoryview(self.pread(int(ends[high - 1]) - first, first))
-                spans = zip((begins[low:high] - first).tolist(), (ends[low:high] - first).tolist(), strict=True)
-                for begin, end in spans:
-                    samples.append(loads(view[begin:end]))
+                base = begins[low]
+                view = memoryview(self.pread(ends[high - 1] - base, base))
+                for begin, end in zip(begins[low:high], ends[low:high], strict=True):
+                    samples.append(loads(view[begin - base : end - base]))  # noqa: PERF401 - counts for the error
         except orjson.JSONDecodeError as error:
             reason = error.msg.split(": line ")[0]
             raise self.bad_row(rows, order, len(samples), f"not JSON in UTF-8 ({reason})") from None
