@@ -8,6 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar, cast
+from weakref import WeakValueDictionary
 
 T = TypeVar("T")
 
@@ -128,7 +129,7 @@ class Pool:
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Pool, (self.memory_bytes,)
+        return pool_of_process, (self.memory_bytes,)
 
 
 @dataclass
@@ -149,3 +150,11 @@ class _Shelf:
     values: OrderedDict[Hashable, tuple[Any, int]] = field(default_factory=OrderedDict)
     pending: dict[Hashable, _Load[Any]] = field(default_factory=dict)
     stats: PoolStats = field(default_factory=PoolStats)
+
+
+_POOLS: WeakValueDictionary[int, Pool] = WeakValueDictionary()
+
+
+def pool_of_process(memory_bytes: int) -> Pool:
+    """The one pool with this bound, as long as somebody has it: graphs that are built one by one share it too."""
+    return _POOLS.setdefault(memory_bytes, Pool(memory_bytes))
