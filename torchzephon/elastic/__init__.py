@@ -1,0 +1,1 @@
+"""Lanes and ranks: assignment, rounds, states, loaders."""

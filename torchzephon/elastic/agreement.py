@@ -24,12 +24,11 @@ class EndAgreement:
     """
 
     def __init__(self, assignment: Assignment) -> None:
-        if assignment.group is None:
-            self._group = dist.new_group(backend="gloo")
-        else:
-            self._group = dist.new_group(
-                dist.get_process_group_ranks(assignment.group), backend="gloo", use_local_synchronization=True
-            )
+        # Ranks outside of the data-parallel group do not take part in making this one.
+        ranks = None if assignment.group is None else dist.get_process_group_ranks(assignment.group)
+        group = dist.new_group(ranks, backend="gloo", use_local_synchronization=ranks is not None)
+        assert isinstance(group, dist.ProcessGroup), "this rank is not part of its own data-parallel group"
+        self._group = group
         self._asked: deque[tuple[int, torch.Tensor, dist.Work]] = deque()
         self._last_words: list[tuple[torch.Tensor, dist.Work]] = []
         self._run = 0
@@ -82,4 +81,5 @@ class EndAgreement:
     def _send(self, round_index: int, flag: bool, *, left: bool) -> None:
         payload = torch.tensor([flag, left, self._run, -self._run], dtype=torch.int64)
         work = dist.all_reduce(payload, op=dist.ReduceOp.MAX, group=self._group, async_op=True)
+        assert work is not None, "this rank is part of the group"
         self._asked.append((round_index, payload, work))

@@ -51,7 +51,7 @@ class Assignment:
         return len(range(-(-self.num_lanes // self.size))[self.part :: self.parts])
 
     def share(self, part: int, parts: int) -> Assignment:
-        """Every ``parts``-th place of this rank's rounds, without a way to talk to other ranks: for a worker process."""
+        """Every ``parts``-th place of this rank's rounds, with no way to talk to other ranks: for a worker."""
         return replace(self, group=None, connected=False, part=part, parts=parts)
 
     @property
@@ -86,7 +86,8 @@ def assign_lanes(num_lanes: int, dp: DataParallel) -> Assignment:
     if dp is None and size > 1:
         owned = assignment.owned
         logger.info(
-            "rank %d of %d of %s owns lanes %d-%d of %d; with tensor, pipeline or context parallelism pass dp=mesh['dp']",
+            "rank %d of %d of %s owns lanes %d-%d of %d; "
+            "with tensor, pipeline or context parallelism pass dp=mesh['dp']",
             rank, size, label, owned[0], owned[-1], num_lanes,
         )  # fmt: skip
     return assignment
@@ -107,7 +108,9 @@ def _resolve(dp: Any) -> tuple[int, int, dist.ProcessGroup | None, bool, str]:
                 "data-parallel dimensions flattened into one (mesh['replicate', 'shard']._flatten('dp'))"
             )
         if dp.get_coordinate() is None:
-            raise ValueError("dp is a mesh that this rank is not part of; pass the mesh of this rank's data-parallel peers")
+            raise ValueError(
+                "dp is a mesh that this rank is not part of; pass the mesh of this rank's data-parallel peers"
+            )
         return dp.get_local_rank(), dp.size(), dp.get_group(), True, f"mesh {dp.mesh_dim_names or ''}"
     if isinstance(dp, tuple) and len(dp) == 2 and all(isinstance(part, int) for part in dp):
         return dp[0], dp[1], None, False, "dp=(rank, size)"

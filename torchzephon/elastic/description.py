@@ -44,7 +44,8 @@ def _describe_node(node: BaseNode[Any]) -> NodeDescription:
     if isinstance(node, Described):
         arguments = dict(node.describe())
     elif isinstance(node, ParallelMapper):
-        arguments = {"map_fn": node.map_fn if node.prebatch is None else node.map_fn.map_fn}
+        # With prebatch, the user's function is inside a MapOverBatch.
+        arguments = {"map_fn": getattr(node.map_fn, "map_fn", node.map_fn)}
     elif isinstance(node, Batcher):
         arguments = {"batch_size": node.batch_size, "drop_last": node.drop_last}
     else:  # a user's own node: its functions are all that can be told
@@ -53,7 +54,7 @@ def _describe_node(node: BaseNode[Any]) -> NodeDescription:
 
 
 def _is_function(value: Any) -> bool:
-    return callable(value) and not isinstance(value, (type, BaseNode)) and hasattr(value, "__call__")
+    return callable(value) and not isinstance(value, (type, BaseNode))
 
 
 def _describe_value(value: Any) -> Any:

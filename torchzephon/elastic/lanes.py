@@ -63,6 +63,14 @@ class Lanes(BaseNode[Any]):
         TypeError: for a graph whose leaf is not lane-aware, or that holds a node that cannot be elastic.
     """
 
+    _states: dict[int, str]  # of each lane, as delivered: what state_dict() reads at any time
+    _slots: list[int]  # what is left of the current round
+    _delivered: bool  # anything, since the last reset
+    _loaded: bool  # the last reset was to a state
+    _ended: bool  # StopIteration was raised
+    _dry_at_load: bool  # and that right after a load
+    _error: Exception | None  # what ended the iteration otherwise
+
     def __init__(
         self,
         root: Root,
@@ -123,8 +131,8 @@ class Lanes(BaseNode[Any]):
                 )
             if leaf.is_finite and end == "pad" and num_lanes > 1:
                 raise ValueError(
-                    f"the data is finite, and the root node {type(self.template).__name__} has no blank() for the lanes "
-                    "that end first: end the graph with TrainingBatcher or SequencePacker, give your root node a "
+                    f"the data is finite, and the root node {type(self.template).__name__} has no blank() for the "
+                    "lanes that end first: end the graph with TrainingBatcher or SequencePacker, give your root node a "
                     "blank(), or use end='ragged' (each lane to its own end) or end='drop' (stop with the first)"
                 )
 
@@ -278,9 +286,11 @@ class Lanes(BaseNode[Any]):
         self._states = states
         self._cycle = cycle
         self._round = round_index
-        self._slots: list[int] = []
-        self._delivered = self._ended = self._dry_at_load = False
-        self._error: Exception | None = None
+        self._slots = []
+        self._delivered = False
+        self._ended = False
+        self._dry_at_load = False
+        self._error = None
 
     def _check_loadable(self, state: State) -> None:
         if state.num_lanes != self.num_lanes:
@@ -402,7 +412,9 @@ class Lanes(BaseNode[Any]):
     def _log(self) -> None:
         parts = [node.summary() for node in reversed(list(walk(self.template))) if isinstance(node, Summarized)]
         rounds = self.estimate_rounds()
-        parts.append(f"rank {self.assignment.rank} of {self.assignment.size} owns lanes {self.owned[0]}-{self.owned[-1]}")
+        parts.append(
+            f"rank {self.assignment.rank} of {self.assignment.size} owns lanes {self.owned[0]}-{self.owned[-1]}"
+        )
         parts[-1] += f" of {self.num_lanes}"
         parts.append("endless" if rounds is None else f"about {rounds:,} rounds a cycle")
         logger.info("%s", "; ".join(part for part in parts if part))

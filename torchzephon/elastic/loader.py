@@ -11,8 +11,8 @@ from torchdata.nodes import BaseNode
 
 from torchzephon.elastic.lanes import Lanes
 from torchzephon.elastic.rounds import Rounds
-from torchzephon.elastic.wrappers import find_state
 from torchzephon.elastic.workers import WorkerSupply
+from torchzephon.elastic.wrappers import find_state
 
 T = TypeVar("T")
 _FIXED = {"batch_size", "shuffle", "sampler", "batch_sampler", "collate_fn", "drop_last", "dataset", "in_order"}
@@ -110,4 +110,5 @@ class _Iteration(Iterator[T]):
     def __next__(self) -> T:
         if self._number != self._loader._iteration:
             raise RuntimeError("the loader was iterated anew or loaded a state since: this iterator is over")
-        return next(self._loader.node)
+        item: T = next(self._loader.node)
+        return item

@@ -57,7 +57,9 @@ def merge_states(
     lanes: dict[int, str] = {}
     for state in parsed:
         if state.num_lanes != first.num_lanes:
-            raise StateError(f"the states have {first.num_lanes} and {state.num_lanes} lanes: they are of different runs")
+            raise StateError(
+                f"the states have {first.num_lanes} and {state.num_lanes} lanes: they are of different runs"
+            )
         refuse_differences(first.graph.nodes, state.graph.nodes, (), "the states cannot be merged")
         for lane, text in state.lanes.items():
             if lanes.setdefault(lane, text) != text:
@@ -108,7 +110,9 @@ def _check_lanes(lanes: dict[int, str], num_lanes: int, *, allow_skew: bool, par
         )
     states = {lane: LaneState.from_json(text, lane) for lane, text in lanes.items()}
     if len(cycles := {state.cycle for state in states.values()}) > 1:
-        raise StateError(f"the lanes are in different cycles {sorted(cycles)}: the states were saved at different times")
+        raise StateError(
+            f"the lanes are in different cycles {sorted(cycles)}: the states were saved at different times"
+        )
     given = {lane: state.given for lane, state in states.items() if not state.dry}
     if not given:
         return max((state.given for state in states.values()), default=0)

@@ -27,9 +27,7 @@ class Pump:
         same_order: every cycle repeats the first one's order.
     """
 
-    def __init__(
-        self, root: Root, num_lanes: int, *, num_threads: int, rounds_ahead: int, same_order: bool
-    ) -> None:
+    def __init__(self, root: Root, num_lanes: int, *, num_threads: int, rounds_ahead: int, same_order: bool) -> None:
         self._root = root
         self._num_lanes = num_lanes
         self._num_threads = num_threads
@@ -121,7 +119,8 @@ class Pump:
                     return
             try:
                 lane.make()
-            except BaseException as error:  # such as SystemExit from a user's function: the consumer must not wait forever
-                lane.error = LaneError(f"lane {lane.index}: its thread was stopped by {type(error).__name__}: {error}")
+            except BaseException as error:  # such as SystemExit: the consumer must not wait forever
+                cause = f"{type(error).__name__}: {error}"
+                lane.error = LaneError(f"lane {lane.index}: its thread was stopped by {cause}")
             with self._changed:
                 self._changed.notify_all()

@@ -82,7 +82,7 @@ def _count_rows(batch: Any) -> int:
     counts = {name: len(value) for name, value in batch.items()}
     if len(set(counts.values())) != 1:
         raise TypeError(
-            f"micro_batch_size joins the lanes' batches by rows, and the tensors of a batch have unequal ones: {counts}; "
+            f"micro_batch_size joins the lanes' batches by rows, and a batch has tensors of unequal ones: {counts}; "
             "use micro_batch_size=None and the wanted batch_size in TrainingBatcher"
         )
     return next(iter(counts.values()))

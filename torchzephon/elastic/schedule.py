@@ -132,7 +132,7 @@ class Schedule:
     def _refuse_surprise(self, lane: int) -> None:
         if not self._is_finite and self._assignment.size > 1:
             raise LaneError(
-                f"lane {lane} ended after {self._given[lane]} batches although its curriculum is endless: a node cut it "
-                "short, and several ranks cannot agree on an end that nobody told them of. Give MixtureWorkSource a "
+                f"lane {lane} ended after {self._given[lane]} batches although its curriculum is endless: a node cut "
+                "it short, and several ranks cannot agree on an end that nobody told them of. Give MixtureWorkSource a "
                 "stopping rule instead (stop_after_passes, max_repeats, exhausted_policy), or stop the training loop"
             )

@@ -48,9 +48,7 @@ def pack(batches: Sequence[Any]) -> Packed:
     for names in groups:
         tensors = [batch[name] for name in names for batch in batches]
         widen = tensors[0].dtype == torch.int64 and all(map(_fits, tensors))
-        out = torch.empty(
-            (len(tensors), *tensors[0].shape), dtype=torch.int32 if widen else tensors[0].dtype
-        )
+        out = torch.empty((len(tensors), *tensors[0].shape), dtype=torch.int32 if widen else tensors[0].dtype)
         for place, tensor in enumerate(tensors):
             out[place] = tensor
         stacks.append(Stack(names, out.view(len(names), len(batches), *tensors[0].shape), widen))

@@ -53,6 +53,7 @@ class WorkerLanes(IterableDataset[Share]):
 
     def __iter__(self) -> Iterator[Share]:
         worker = get_worker_info()
+        assert worker is not None, "runs in worker processes only"
         owned = list(self._states)
         mine = owned[worker.id * len(owned) // worker.num_workers : (worker.id + 1) * len(owned) // worker.num_workers]
         cycle = int(self.next_cycle)

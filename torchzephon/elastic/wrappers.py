@@ -44,7 +44,11 @@ def find_state(value: Any) -> Mapping[str, Any]:
     """
     states = find_states(value)
     if len(states) != 1:
-        found = "no state of torchzephon" if not states else f"the states of {len(states)} workers, merge_states() joins them"
+        found = (
+            "no state of torchzephon"
+            if not states
+            else f"the states of {len(states)} workers, merge_states() joins them"
+        )
         keys = sorted(map(str, value)) if isinstance(value, Mapping) else type(value).__name__
         raise StateError(f"expected one state of torchzephon, found {found} (keys: {keys})")
     return states[0]
