@@ -53,14 +53,31 @@ def find_shards(files: Sequence[StoredFile], data_format: Format, store: Store, 
     return shards
 
 
-def index_files(files: Sequence[StoredFile], data_format: Format, store: Store, name: str, place: str) -> list[Shard]:
-    """Indexes files in parallel, with a progress bar when it takes more than a second. See :func:`find_shards`."""
+def index_files(
+    files: Sequence[StoredFile],
+    data_format: Format,
+    store: Store,
+    name: str,
+    place: str,
+    *,
+    threads: int | None = None,
+) -> list[Shard]:
+    """Indexes files in parallel, with a progress bar when it takes more than a second.
+
+    Args:
+        files: see :func:`find_shards`, as for the other arguments and errors.
+        data_format: of all files.
+        store: where they lie; one that publishes may read any amount of remote data.
+        name: of the dataset.
+        place: path of the dataset.
+        threads: files at a time; None for one a core, and 32 where data are remote.
+    """
     from tqdm import tqdm
 
     started = time.monotonic()
     is_local = all(file.is_local for file in files)
-    threads = min(len(files), (os.cpu_count() or 1) if is_local else _REMOTE_THREADS)
-    executor = ThreadPoolExecutor(threads, thread_name_prefix="torchzephon-index")
+    threads = threads or ((os.cpu_count() or 1) if is_local else _REMOTE_THREADS)
+    executor = ThreadPoolExecutor(min(threads, len(files)), thread_name_prefix="torchzephon-index")
     bar = tqdm(total=len(files), desc=f"indexing {name}", unit=" files", delay=1, leave=False, disable=None)
     try:
         found: dict[StoredFile, Sequence[Shard]] = {}

@@ -77,3 +77,7 @@ class KeepsIndex(Protocol):
     def recall(self, file: StoredFile, store: Store) -> Sequence[Shard] | None:
         """What :meth:`Format.index` would give, from the kept file; None where there is none that is current."""
         ...
+
+    def kept_at(self, file: StoredFile, store: Store) -> str:
+        """The path or URL of the kept file."""
+        ...

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torchzephon.data.block import Column
 from torchzephon.data.formats.base import Shard
 from torchzephon.data.formats.compression import CODECS, broken, decompressor
-from torchzephon.data.formats.lines import LineIndex, find_index, make_index
+from torchzephon.data.formats.lines import LineIndex, find_index, index_path, make_index
 from torchzephon.data.formats.rows import to_columns
 from torchzephon.data.pool import Pool
 from torchzephon.data.storage.places import node_lock
@@ -51,6 +51,10 @@ class JsonlFormat:
         """The shard as the kept index tells, None where there is none that is current."""
         index = find_index(file, store)
         return None if index is None else [_shard(file, index)]
+
+    def kept_at(self, file: StoredFile, store: Store) -> str:
+        """Where the index of a file lies."""
+        return index_path(file, store)
 
     def index(self, file: StoredFile, store: Store) -> Sequence[Shard]:
         """Finds the lines of a file and keeps where they begin."""
@@ -98,13 +102,22 @@ class _Opened:
         index = find_index(file, store)
         if index is None:
             with node_lock(file.path):
-                index = find_index(file, store) or _scan(file, store)
+                index = find_index(file, store)
+                if index is None:
+                    index = _scan(file, store)
+        if len(index) != shard.num_samples:
+            raise changed(file, file.size)
         convert = _convert(file)
         stream = store.open_local(file, index.end, convert)
         return cls(file, index, stream, is_copy=convert is not None or not file.is_local)
 
+    def __del__(self) -> None:
+        self.stream.close()
+
     def parse(self, rows: NDArray[np.int64]) -> list[Any]:
         """Parses rows, in the order given."""
+        if not len(rows):
+            return []
         if not self.is_copy:  # copies appear whole and are never written again
             self.check()
         starts = self.index.starts
@@ -122,10 +135,10 @@ class _Opened:
                 base = begins[low]
                 view = memoryview(self.pread(ends[high - 1] - base, base))
                 for begin, end in zip(begins[low:high], ends[low:high], strict=True):
-                    samples.append(loads(view[begin - base : end - base]))  # noqa: PERF401 - counts for the error
+                    samples.append(loads(view[begin - base : end - base]))
         except orjson.JSONDecodeError as error:
-            reason = error.msg.split(": line ")[0]
-            raise self.bad_row(rows, order, len(samples), f"not JSON in UTF-8 ({reason})") from None
+            reason = f"not JSON in UTF-8 ({error.msg.split(': line ')[0]}, column {error.colno})"
+            raise self.bad_row(rows, order, len(samples), reason) from None
         if set(map(type, samples)) > {dict}:
             at = next(i for i, sample in enumerate(samples) if type(sample) is not dict)
             raise self.bad_row(rows, order, at, "not a JSON object")
@@ -143,12 +156,15 @@ class _Opened:
 
     def pread(self, length: int, offset: int) -> bytes:
         """Bytes of the open file, however many system calls it takes."""
-        data = os.pread(self.stream.fileno(), length, offset)
+        data = b""
         while len(data) < length:
-            more = os.pread(self.stream.fileno(), length - len(data), offset + len(data))
+            try:
+                more = os.pread(self.stream.fileno(), length - len(data), offset + len(data))
+            except OSError as error:
+                raise DataError(f"{self.file.path} cannot be read: {error}") from error
             if not more:
                 raise changed(self.file, offset + len(data))
-            data += more
+            data = data + more if data else more
         return data
 
     def bad_row(self, rows: NDArray[np.int64], order: NDArray[np.intp] | None, at: int, reason: str) -> DataError:

@@ -117,15 +117,22 @@ def _is_blank(line: bytes) -> bool:
 
 def find_index(file: StoredFile, store: Store) -> LineIndex | None:
     """The kept index of a file: from beside it, else from the cache directory. None where none is current."""
-    kept = _cached_path(file)
+    cached = _cached_path(file)
     if file.is_local:
         found = _load(beside(file.path, INDEX_SUFFIX), file)
-        return _load(kept, file) if found is None else found
-    found = _load(kept, file)
+        return _load(cached, file) if found is None else found
+    # One that is in the cache only is not enough for a store that publishes.
+    found = None if store.publish else _load(cached, file)
     if found is None and (published := store.read_beside(file, INDEX_SUFFIX)) is not None:
-        _write(kept, [published])
-        found = _load(kept, file)
+        _write(cached, [published])
+        found = _load(cached, file)
     return found
+
+
+def index_path(file: StoredFile, store: Store) -> str:
+    """Where the kept index of a file lies, or would be looked for last."""
+    path = beside(file.path, INDEX_SUFFIX)
+    return path if (os.path.exists(path) if file.is_local else store.publish) else _cached_path(file)
 
 
 def make_index(chunks: Iterable[bytes], file: StoredFile, store: Store) -> LineIndex:

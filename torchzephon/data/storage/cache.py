@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 from collections.abc import Callable
@@ -56,7 +57,8 @@ class ShardCache:
                 pass
             else:
                 if os.fstat(file.fileno()).st_size == size:
-                    os.utime(path)  # access times are often off or coarse
+                    with contextlib.suppress(OSError):  # access times are often off; the cache may be another user's
+                        os.utime(path)
                     return file
                 file.close()
             with node_lock(path):

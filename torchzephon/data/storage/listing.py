@@ -20,11 +20,18 @@ def list_files(path: str | Iterable[str], store: Store) -> list[StoredFile]:
     is always taken.
 
     Raises:
-        DataError: for a path that matches nothing, a broken symbolic link, or a file that is listed twice.
+        DataError: for a path that matches nothing or cannot be listed, a broken symbolic link, a file listed twice.
     """
     files: list[StoredFile] = []
     for entry in [path] if isinstance(path, str) else path:
-        found = list(_local(local_path(entry), store) if is_local(entry) else _remote(entry, store))
+        try:
+            found = list(_local(local_path(entry), store) if is_local(entry) else _remote(entry, store))
+        except DataError:
+            raise
+        except FileNotFoundError:
+            found = []
+        except Exception as error:  # every fsspec storage has errors of its own
+            raise DataError(f"{entry} cannot be listed: {type(error).__name__}: {error}") from error
         if not found:
             raise DataError(f"no files match {entry!r}; a path is a directory, a glob, a file, or an fsspec URL of one")
         files += sorted(found, key=lambda file: natural_key(file.name))
@@ -111,10 +118,7 @@ def _remote(url: str, store: Store) -> Iterator[StoredFile]:
     if target.endswith("/"):
         yield from found(fs.find(root, detail=True))
         return
-    try:
-        info = fs.info(root)
-    except FileNotFoundError:
-        return
+    info = fs.info(root)
     if info.get("type") == "directory":
         yield from found(fs.find(root, detail=True))
     else:

@@ -222,7 +222,7 @@ class Store:
         fs, inner = self.filesystem(beside(file.path, name_suffix))
         try:
             return cast("bytes", fs.cat_file(inner))
-        except FileNotFoundError:
+        except (FileNotFoundError, PermissionError):  # S3 answers so where listing is not allowed
             return None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Store:

@@ -1,0 +1,7 @@
+"""``python -m torchzephon``."""
+
+import sys
+
+from torchzephon.cli.main import main
+
+sys.exit(main())
