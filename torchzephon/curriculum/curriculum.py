@@ -15,8 +15,6 @@ from torchzephon.curriculum.order import Orders, Shuffling
 from torchzephon.curriculum.stopping import Stopping
 from torchzephon.curriculum.work import Work
 
-_PICKS_AT_ONCE = 1024
-
 
 class Curriculum:
     """What to train on, for all lanes. Immutable but for bounded caches: shared by lanes and threads.
@@ -52,7 +50,7 @@ class Curriculum:
         self._orders = Orders(names, shard_sizes, seed, shuffling, reshuffle)
         self.names = tuple(names)
         self.sizes: list[int] = self._orders.sizes.tolist()
-        self.mixture = Mixture.of(self.sizes if weights is None else integer_weights(weights))
+        self.mixture = Mixture.of(integer_weights(self.sizes if weights is None else weights))
         self.total = stopping.total(self.mixture, self.sizes)
         one_pass = Stopping(1, (None,) * len(self.sizes)).total(self.mixture, self.sizes)
         self.picks_per_pass = min(picks for picks in (one_pass, self.total) if picks is not None)
@@ -71,16 +69,9 @@ class Curriculum:
 
     def work(self, deal: Deal, lane: int, start: int, stop: int) -> Work:
         """The pointers of a lane's samples ``[start, stop)``, fewer at the end of a finite curriculum."""
-        picks = [
-            self.mixture.picks(first, min(_PICKS_AT_ONCE, span.stop - first))
-            for span in deal.spans(lane, start, stop)
-            for first in range(span.start, span.stop, _PICKS_AT_ONCE)
-        ]
-        if not picks:
-            picks = [self.mixture.picks(0, 0)]
-        dataset = np.concatenate([part[0] for part in picks])
-        n = np.concatenate([part[1] for part in picks])
-        return self._orders.locate(dataset, n, deal.cycle)
+        windows = deal.windows(lane, start, stop)
+        picks = self.mixture.picks(windows.starts, windows.counts)
+        return self._orders.locate(picks.dataset, picks.number, deal.cycle)
 
     def samples_per_dataset(self) -> list[int] | None:
         """How many samples each dataset gives until the end, None if there is none."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from hashlib import blake2b
 
 import numpy as np
@@ -49,7 +48,3 @@ def shuffled(size: int, key: int) -> NDArray[np.int64]:
     order = np.argsort(mix(np.full(size, key, np.uint64), np.arange(1, size + 1)), kind="stable").astype(np.int64)
     order.flags.writeable = False
     return order
-
-
-# A lane asks for one number of a group's order at a time, and the lanes of a process ask for the same groups.
-shuffled_cached = lru_cache(maxsize=64)(shuffled)

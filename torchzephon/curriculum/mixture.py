@@ -12,34 +12,60 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 _FLOAT_EXACT = 2**53
-_WEIGHT_BITS = 40
-_EXACT_BITS = 192
+_INT64 = 2**62
+_WEIGHT_LIMIT = 2**46
+_ROUNDED_WEIGHTS = 2**40
+_EXACT_BITS = 128
 
 
 def integer_weights(weights: Sequence[float]) -> list[int]:
     """The same ratios as integers, so that everything that follows is exact.
 
     A float means the decimal number that it is written as: 0.7 and 0.3 are 7 and 3. Ratios that would need integers
-    with a sum over ``2**40`` (a third written as a float) are rounded to such: half a sample in a trillion.
+    with a sum over ``2**46`` (a third written as a float) are rounded to a sum of about ``2**40``, where an error of
+    one half is half a sample in a trillion.
 
     Args:
         weights: finite numbers > 0, ``[K]``.
 
     Returns:
-        ``K`` integers >= 1.
+        ``K`` integers >= 1 with a sum below ``2**46``.
     """
-    exact = [Fraction(str(float(weight))) for weight in weights]
+    exact = [Fraction(weight) if isinstance(weight, int) else Fraction(str(float(weight))) for weight in weights]
     scale = math.lcm(*(weight.denominator for weight in exact))
     integers = [int(weight * scale) for weight in exact]
-    total = sum(integers) // math.gcd(*integers)
-    if total >> _WEIGHT_BITS:
-        integers = [max(1, ((weight << (_WEIGHT_BITS + 1)) // sum(integers) + 1) >> 1) for weight in integers]
-    return integers
+    divisor = math.gcd(*integers)
+    total = sum(integers)
+    if total // divisor >= _WEIGHT_LIMIT:
+        return [max(1, (2 * weight * _ROUNDED_WEIGHTS // total + 1) // 2) for weight in integers]
+    return [weight // divisor for weight in integers]
+
+
+class Picks(NamedTuple):
+    """Some picks of the mixture.
+
+    Attributes:
+        dataset: int32 ``[n]``.
+        number: int64 ``[n]``, the number of the sample within its dataset, through all epochs.
+    """
+
+    dataset: NDArray[np.int32]
+    number: NDArray[np.int64]
+
+    @classmethod
+    def concatenate(cls, parts: Sequence[Picks]) -> Picks:
+        """Joins picks, in order."""
+        none = cls(np.zeros(0, np.int32), np.zeros(0, np.int64))
+        return cls(
+            np.concatenate([none.dataset, *(part.dataset for part in parts)]),
+            np.concatenate([none.number, *(part.number for part in parts)]),
+        )
 
 
 @dataclass(frozen=True)
@@ -48,7 +74,7 @@ class Segment:
 
     Attributes:
         first: its first pick.
-        weights: integers >= 0, one for each dataset, not all 0.
+        weights: integers >= 0, one for each dataset, not all 0; with a sum below ``2**46``.
         starts: how many samples each dataset has given before it.
     """
 
@@ -56,78 +82,74 @@ class Segment:
     weights: tuple[int, ...]
     starts: tuple[int, ...]
 
-    def picks(self, start: int, count: int) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        """The picks ``[start, start + count)``, both counted from the segment's first pick.
+    def picks(self, starts: NDArray[np.int64], counts: NDArray[np.int64]) -> Picks:
+        """The picks of some windows ``[start, start + count)``, one window after the other.
+
+        Args:
+            starts: int64 ``[W]``, W >= 1, ascending, counted from the segment's first pick.
+            counts: int64 ``[W]``, >= 0.
 
         Returns:
-            dataset int32 ``[count]``; n int64 ``[count]``, the number of the sample, from the dataset's beginning.
+            dataset int32 ``[sum(counts)]``; n int64, the number of the sample, from the dataset's beginning.
         """
-        # In units of picks the key of a dataset's m-th sample is (2m + 1) * total / (2 * weight). By the key `low`
-        # at most `start` samples were given, by the key `low + span` at least `start + count`: what lies between is
-        # `count` samples and a few more. Their keys relative to `low` are quotients of two integers.
+        # In units of picks, the key of a dataset's m-th sample is (2m + 1) * total / (2 * weight). By the key `low`
+        # at most `start` samples were given, by the key `high` at least `start + count`. What lies between is the
+        # window and a few more: the candidates. All is counted from the first window's low, to stay in int64.
+        if not counts.any():
+            return Picks.concatenate([])
         slack = (len(self.weights) + 1) // 2
-        low = max(0, start - slack)
-        span = start + count + slack - low
-        total = sum(self.weights)
-        given = [(2 * weight * low + total - 1) // (2 * total) for weight in self.weights]
-        numerators = [(2 * m + 1) * total - 2 * weight * low for m, weight in zip(given, self.weights, strict=True)]
-        numbers = [
-            max(0, -((numerator - 2 * weight * span) // (2 * total)))
-            for numerator, weight in zip(numerators, self.weights, strict=True)
-        ]
-        dataset = np.repeat(np.arange(len(numbers), dtype=np.int32), numbers)
-        ends = np.cumsum(numbers)
-        step = np.arange(len(dataset)) - np.repeat(ends - numbers, numbers)
-        if 2 * total * (span + 1) < _FLOAT_EXACT:
-            order = self._sort_floats(numerators, dataset, step, 2 * total)
+        low = np.maximum(0, starts - slack)
+        origin = int(low[0])
+        given, rest = self._given(origin)
+        span = starts + counts + slack - low
+        low -= origin
+        stride = 2 * sum(self.weights)
+        reach = int(low[-1] + span.max())
+        if stride * (reach + 1) >= _INT64:
+            return self._picks_by_halves(starts, counts)
+        twice = np.array([2 * weight for weight in self.weights], np.int64)
+        remainder = np.array(rest, np.int64)
+        first = (low[:, None] * twice + remainder) // stride  # [W, K], relative to `given`
+        number = ((low + span)[:, None] * twice + remainder) // stride - first
+        window, dataset = np.divmod(np.repeat(np.arange(number.size), number.ravel()), number.shape[1])
+        before = np.cumsum(number) - number.ravel()
+        m = np.arange(len(dataset)) + np.repeat(first.ravel() - before, number.ravel())
+        # The key relative to the low of its window is a quotient of two small integers.
+        numerator = stride * (m + 1) - 1 - remainder[dataset] - low[window] * twice[dataset]
+        denominator = twice[dataset]
+        if stride * (int(span.max()) + 1) < _FLOAT_EXACT:
+            order = _sort(window, numerator, denominator)
         else:
-            order = self._sort_integers(numerators, dataset, step, 2 * total)
-        skipped = start - sum(given)
-        order = order[skipped : skipped + count]
-        base = np.array([n + m for n, m in zip(self.starts, given, strict=True)], np.int64)
-        picked = dataset[order]
-        return picked, base[picked] + step[order]
+            order = _sort_slowly(window, numerator, denominator)
+        # Of each window's candidates, skip those that come before its start.
+        skip = starts - origin - first.sum(axis=1) + (origin - sum(given))
+        begin = np.cumsum(number.sum(axis=1)) - number.sum(axis=1) + skip
+        chosen = order[np.repeat(begin - (np.cumsum(counts) - counts), counts) + np.arange(int(counts.sum()))]
+        base = np.array([n + g for n, g in zip(self.starts, given, strict=True)], np.int64)
+        return Picks(dataset[chosen].astype(np.int32), base[dataset[chosen]] + m[chosen])
 
-    def _sort_floats(
-        self, numerators: list[int], dataset: NDArray[np.int32], step: NDArray[np.int64], stride: int
-    ) -> NDArray[np.intp]:
-        """Sorts by (key, dataset); numerators and denominators are below 2**53, so that division rounds correctly."""
-        numerator = np.array(numerators, np.int64)[dataset] + step * stride
-        denominator = np.array([2 * weight for weight in self.weights], np.int64)[dataset]
-        key = numerator / denominator
-        order = np.argsort(key, kind="stable")
-        # Correct rounding keeps the order of different quotients and gives equal ones the same float, in the right
-        # (dataset) order. Only different quotients that round to the same float are left to tell apart.
-        same = np.flatnonzero(key[order[1:]] == key[order[:-1]])
-        if len(same):
-            left, right = order[same], order[same + 1]
-            # The products may wrap around, their difference cannot: it is below 2**-52 * key * denominators.
-            if (numerator[left] * denominator[right] != numerator[right] * denominator[left]).any():
-                return self._sort_integers(numerators, dataset, step, stride)
-        return order
+    def _picks_by_halves(self, starts: NDArray[np.int64], counts: NDArray[np.int64]) -> Picks:
+        """For windows that are too many or too long for int64."""
+        if len(starts) == 1:
+            half = counts // 2
+            starts, counts = np.append(starts, starts + half), np.append(half, counts - half)
+        halves = [self.picks(*part) for part in zip(np.array_split(starts, 2), np.array_split(counts, 2), strict=True)]
+        return Picks.concatenate(halves)
 
-    def _sort_integers(
-        self, numerators: list[int], dataset: NDArray[np.int32], step: NDArray[np.int64], stride: int
-    ) -> NDArray[np.intp]:
-        """The same with Python's integers: for weights that floats cannot tell apart. A few times slower."""
-        # Different quotients with denominators below 2**96 differ by more than 2**-192.
-        keys = [
-            ((numerators[d] + m * stride) << _EXACT_BITS) // (2 * self.weights[d])
-            for d, m in zip(dataset.tolist(), step.tolist(), strict=True)
-        ]
-        return np.array(sorted(range(len(keys)), key=keys.__getitem__), np.intp)
+    def _given(self, key: int) -> tuple[list[int], list[int]]:
+        """How many samples each dataset has given by (and not at) a key in units of picks; and a remainder."""
+        total = sum(self.weights)
+        pairs = [divmod(2 * weight * key + total - 1, 2 * total) for weight in self.weights]
+        return [pair[0] for pair in pairs], [pair[1] for pair in pairs]
 
     def counts(self, count: int) -> list[int]:
         """How many samples each dataset has given after the segment's first ``count`` picks, from its beginning."""
-        slack = (len(self.weights) + 1) // 2
-        start = max(0, count - slack)
-        total = sum(self.weights)
-        given = [(2 * weight * start + total - 1) // (2 * total) for weight in self.weights]
-        rest = count - sum(given)
-        # `given` is what came before the key `start`, a prefix of the sequence: the rest are the picks that follow.
-        picked, _ = self.picks(count - rest, rest)
-        more = np.bincount(picked, minlength=len(given)).tolist()
-        return [n + m + r for n, m, r in zip(self.starts, given, more, strict=True)]
+        given, _ = self._given(max(0, count - (len(self.weights) + 1) // 2))
+        # That is a prefix of the sequence, and almost all of it: what is left are the picks that follow.
+        start = sum(given)
+        more = self.picks(np.array([start]), np.array([count - start])).dataset
+        added = np.bincount(more, minlength=len(given)).tolist()
+        return [n + m + r for n, m, r in zip(self.starts, given, added, strict=True)]
 
     def before(self, dataset: int, n: int) -> int | None:
         """How many picks of the segment precede a dataset's ``n``-th (of the segment, from 0); None: there is none."""
@@ -156,7 +178,7 @@ class Mixture:
     @classmethod
     def of(cls, weights: Sequence[int]) -> Mixture:
         """One segment from the beginning. ``weights``: integers >= 0, not all 0."""
-        return cls((Segment(0, _reduced(weights), (0,) * len(weights)),))
+        return cls((Segment(0, tuple(weights), (0,) * len(weights)),))
 
     def appended(self, first: int, weights: Sequence[int]) -> Mixture:
         """The same up to pick ``first``, from there with other weights.
@@ -170,24 +192,25 @@ class Mixture:
         if len(weights) != len(last.weights) or min(weights) < 0 or not any(weights):
             raise ValueError(f"a segment needs {len(last.weights)} weights >= 0, not all 0; got {list(weights)}")
         kept = self.segments[:-1] if first == last.first else self.segments
-        return Mixture((*kept, Segment(first, _reduced(weights), tuple(self.counts(first)))))
+        return Mixture((*kept, Segment(first, tuple(weights), tuple(self.counts(first)))))
 
-    def picks(self, start: int, count: int) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        """The picks ``[start, start + count)``: dataset int32 ``[count]``, n int64 ``[count]``."""
+    def picks(self, starts: NDArray[np.int64], counts: NDArray[np.int64]) -> Picks:
+        """The picks of some windows ``[start, start + count)``, one window after the other.
+
+        Args:
+            starts: int64 ``[W]``, W >= 1, ascending; no window overlaps the next.
+            counts: int64 ``[W]``, >= 0.
+        """
+        if len(self.segments) == 1:
+            return self.segments[0].picks(starts, counts)
         parts = []
-        index = self._segment_of(start)
-        stop = start + count
-        while True:
-            segment = self.segments[index]
-            following = self.segments[index + 1 : index + 2]
-            end = min([stop, *(other.first for other in following)])
-            parts.append(segment.picks(start - segment.first, end - start))
-            if end == stop:
-                break
-            start, index = end, index + 1
-        if len(parts) == 1:
-            return parts[0]
-        return np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
+        for segment, following in zip(self.segments, [*self.segments[1:], None], strict=True):
+            begin = np.maximum(starts, segment.first)
+            end = starts + counts if following is None else np.minimum(starts + counts, following.first)
+            inside = end > begin
+            if inside.any():
+                parts.append(segment.picks(begin[inside] - segment.first, (end - begin)[inside]))
+        return Picks.concatenate(parts)
 
     def counts(self, count: int) -> list[int]:
         """How many samples each dataset has given after ``count`` picks."""
@@ -206,7 +229,31 @@ class Mixture:
         return bisect_right(self.segments, pick, key=lambda segment: segment.first) - 1
 
 
-def _reduced(weights: Sequence[int]) -> tuple[int, ...]:
-    """Without a common divisor: small numbers are fast."""
-    divisor = math.gcd(*weights)
-    return tuple(weight // divisor for weight in weights)
+def _sort(window: NDArray[np.intp], numerator: NDArray[np.int64], denominator: NDArray[np.int64]) -> NDArray[np.intp]:
+    """Sorts candidates, given by window and dataset, by window, quotient and dataset. All integers are below 2**53.
+
+    Division rounds correctly, so it keeps the order of different quotients, and equal ones become equal floats, which
+    a stable sort leaves in the order of the datasets. Only different quotients that become equal floats are wrong.
+    """
+    key = numerator / denominator
+    order = np.argsort(key, kind="stable")
+    if window[-1]:
+        order = order[np.argsort(window[order], kind="stable")]
+    same = np.flatnonzero((key[order[1:]] == key[order[:-1]]) & (window[order[1:]] == window[order[:-1]]))
+    left, right = order[same], order[same + 1]
+    # These products may wrap around, their difference cannot: it is below 2**-52 * key * both denominators < 2**54.
+    if (numerator[left] * denominator[right] != numerator[right] * denominator[left]).any():
+        return _sort_slowly(window, numerator, denominator)
+    return order
+
+
+def _sort_slowly(
+    window: NDArray[np.intp], numerator: NDArray[np.int64], denominator: NDArray[np.int64]
+) -> NDArray[np.intp]:
+    """The same with Python's integers, for weights that floats cannot tell apart. Some ten times slower."""
+    # Different quotients with denominators below 2**63 differ by more than 2**-126.
+    keys = [
+        (w, (n << _EXACT_BITS) // d)
+        for w, n, d in zip(window.tolist(), numerator.tolist(), denominator.tolist(), strict=True)
+    ]
+    return np.array(sorted(range(len(keys)), key=keys.__getitem__), np.intp)

@@ -138,21 +138,25 @@ class Orders:
         self, dataset: NDArray[np.int32], version: NDArray[np.int64], position: NDArray[np.int64], cycle: int
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Positions of the traversal -> shard and row, int64 ``[m]`` each."""
-        in_order = position + self._first_sample[dataset]
-        shard = np.searchsorted(self._ends, in_order, side="right")
-        row = in_order - (self._ends[shard] - self._counts[shard])
-        shard -= self._first_shard[dataset]
+        shard, row = np.empty_like(position), np.empty_like(position)
         moved = self._shuffle_shards[dataset]
-        if moved.any():
-            tag = np.where(moved, version * len(self._names) + dataset, -1)
-            for group in np.unique(tag[moved]).tolist():
-                chosen = np.flatnonzero(tag == group)
-                turn, which = divmod(group, len(self._names))
-                traversal = self._traversal(cycle, which, turn)
-                place = np.searchsorted(traversal.end, position[chosen], side="right")
-                shard[chosen] = traversal.shard[place]
-                row[chosen] = position[chosen] - traversal.end[place]
-                row[chosen] += self._counts[self._first_shard[which] + shard[chosen]]
+        chosen = np.flatnonzero(~moved)
+        if len(chosen):
+            number = position[chosen] + self._first_sample[dataset[chosen]]
+            place = np.searchsorted(self._ends, number, side="right")
+            shard[chosen] = place - self._first_shard[dataset[chosen]]
+            row[chosen] = number - self._ends[place] + self._counts[place]
+        # Each epoch of each dataset has an order of its own, to be searched alone.
+        turn = np.where(moved, version * len(self._names) + dataset, -1)
+        for group in np.unique(turn[moved]).tolist():
+            chosen = np.flatnonzero(turn == group)
+            which = group % len(self._names)
+            traversal = self._traversal(cycle, which, group // len(self._names))
+            place = np.searchsorted(traversal.end, position[chosen], side="right")
+            shard[chosen] = traversal.shard[place]
+            row[chosen] = (
+                position[chosen] - traversal.end[place] + self._counts[self._first_shard[which] + shard[chosen]]
+            )
         return shard, row
 
     def _make_traversal(self, cycle: int, dataset: int, version: int) -> _Traversal:

@@ -42,8 +42,6 @@ def permute(index: NDArray[np.int64], size: NDArray[np.int64], key: NDArray[np.u
     tiny = size <= _TINY
     if not tiny.any():
         return _feistel(index, size, key)
-    if tiny.all():
-        return _rank(index, size, key)
     result = np.empty_like(index)
     result[tiny] = _rank(index[tiny], size[tiny], key[tiny])
     large = ~tiny
@@ -53,8 +51,6 @@ def permute(index: NDArray[np.int64], size: NDArray[np.int64], key: NDArray[np.u
 
 def _rank(index: NDArray[np.int64], size: NDArray[np.int64], key: NDArray[np.uint64]) -> NDArray[np.int64]:
     """The rank of the index's hash among the hashes of the range."""
-    if not len(index):
-        return index.copy()
     numbers = np.arange(int(size.max()))
     hashes = mix(key[:, None], numbers + 1)
     # The low bits become the number itself: no two hashes of a row are equal.
