@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -144,10 +145,13 @@ class Dataset:
         Raises:
             DataError: for data that cannot be read; its ``row`` tells which of ``rows`` is to blame, if one is.
         """
-        try:
+        with self._naming_itself():
             return self.format.read(self.shards[shard], rows, self.columns, store, pool)
-        except DataError as error:
-            raise DataError(f"dataset {self.name!r}: {error}", row=error.row) from error
+
+    def row_bytes(self, shard: int, rows: NDArray[np.int64], store: Store, pool: Pool) -> NDArray[np.int64]:
+        """About how many bytes each row takes in memory, int64 ``[n]``; arguments and errors as for :meth:`read`."""
+        with self._naming_itself():
+            return self.format.row_bytes(self.shards[shard], rows, self.columns, store, pool)
 
     def row_bytes(self, shard: int, rows: NDArray[np.int64], store: Store, pool: Pool) -> NDArray[np.int64]:
         """About how many bytes each row takes in memory, int64 ``[n]``; arguments and errors as of :meth:`read`."""
@@ -163,16 +167,22 @@ class Dataset:
         return f"dataset {self.name!r}, {found.file.path}{part}, row {row}"
 
     def _find(self) -> Sequence[Shard]:
-        try:
-            if isinstance(self._format, MemoryFormat):
-                return self._format.index(StoredFile("in memory", 0), self.store)
+        if isinstance(self._format, MemoryFormat):
+            return self._format.index(StoredFile("in memory", 0), self.store)
+        with self._naming_itself():
             files = list_files(self._paths, self.store)
             data_format = self._format or format_of_files(file.name for file in files)
             shards = find_shards(files, data_format, self.store, self.name, " ".join(self._paths))
-        except DataError as error:
-            raise DataError(f"dataset {self.name!r}: {error}") from error
         self._format = data_format
         return shards
+
+    @contextlib.contextmanager
+    def _naming_itself(self) -> Iterator[None]:
+        """Puts the dataset's name before the messages of errors."""
+        try:
+            yield
+        except DataError as error:
+            raise DataError(f"dataset {self.name!r}: {error}", row=error.row) from error
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Dataset:
         return self
