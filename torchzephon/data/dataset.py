@@ -149,11 +149,6 @@ class Dataset:
             return self.format.read(self.shards[shard], rows, self.columns, store, pool)
 
     def row_bytes(self, shard: int, rows: NDArray[np.int64], store: Store, pool: Pool) -> NDArray[np.int64]:
-        """About how many bytes each row takes in memory, int64 ``[n]``; arguments and errors as for :meth:`read`."""
-        with self._naming_itself():
-            return self.format.row_bytes(self.shards[shard], rows, self.columns, store, pool)
-
-    def row_bytes(self, shard: int, rows: NDArray[np.int64], store: Store, pool: Pool) -> NDArray[np.int64]:
         """About how many bytes each row takes in memory, int64 ``[n]``; arguments and errors as of :meth:`read`."""
         try:
             return self.format.row_bytes(self.shards[shard], rows, self.columns, store, pool)

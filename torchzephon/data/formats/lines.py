@@ -197,7 +197,7 @@ def _load(path: str, file: StoredFile) -> LineIndex | None:
 
 def _parse(head: bytes, descriptor: int, file: StoredFile) -> LineIndex | None:
     fields = orjson.loads(head)
-    if fields["torchzephon_index"] != _VERSION or not _is_of(fields["size"], fields["version"], file):
+    if fields["torchzephon_index"] != _VERSION or not file.is_as(fields["size"], fields["version"]):
         return None
     records, blanks, width = fields["records"], fields["blanks"], fields["width"]
     length = (records + 1) * width + blanks * 8
@@ -213,16 +213,3 @@ def _parse(head: bytes, descriptor: int, file: StoredFile) -> LineIndex | None:
             raise ValueError("its checksum differs")
     starts: NDArray[np.unsignedinteger[Any]] = np.frombuffer(data, f"<u{width}", records + 1, len(head))
     return LineIndex(starts, np.frombuffer(data, "<u8", blanks, len(head) + (records + 1) * width))
-
-
-def _is_of(size: int, version: str | None, file: StoredFile) -> bool:
-    """Whether an index is of this file.
-
-    The version decides where both come from the same kind of storage; an index that moved with its data, from a disk
-    to an object store say, is known by the size alone.
-    """
-    if size != file.size:
-        return False
-    if version is None or file.version is None or version.split(":")[0] != file.version.split(":")[0]:
-        return True
-    return version == file.version
