@@ -1,0 +1,1 @@
+"""Encoders: from texts to token ids and offsets, as fast as is exact."""

@@ -1,0 +1,244 @@
+"""TextTokenizer: texts in, token ids out."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+from torchdata.nodes import BaseNode
+
+from torchzephon.data.block import MISSING, Block, Column, as_block
+from torchzephon.data.ragged import Ragged
+from torchzephon.errors import DataError
+from torchzephon.nodes.graph import Estimate
+from torchzephon.text.choice import BACKENDS
+from torchzephon.text.framing import split, surround, truncate
+from torchzephon.text.load import load_content
+from torchzephon.text.shared import SharedEncoder
+
+logger = logging.getLogger(__name__)
+
+_BYTES_PER_TOKEN = 4.0  # of English and of code, with vocabularies of 32k to 256k
+
+
+class TextTokenizer(BaseNode[Block]):
+    """Encodes a text field of every sample into token ids.
+
+    Yields Blocks with the column ``input_ids`` (:class:`Ragged` of int32) and the columns in ``keep``. The ids are
+    those of the Hugging Face tokenizer for every text; an empty text is a document of control tokens alone. The
+    encoder is shared by all lanes of a process, and takes as many threads as its share of the node's cores.
+
+    Args:
+        source: yields Blocks, sample dicts, or lists of sample dicts.
+        tokenizer: a directory with ``tokenizer.json`` (and ``tokenizer_config.json``, which names the control
+            tokens), that file, a Hub id, a ``tokenizers.Tokenizer`` or a transformers tokenizer. Its own truncation
+            and padding are not used.
+        field: the field that holds the text: ``str``, or ``bytes`` that are UTF-8.
+        keep: other fields to pass on unchanged.
+        special_tokens: the control tokens that every document gets: ``"eos"`` after it, ``"bos"`` before it,
+            ``"bos_eos"``, ``"none"``, or ``"tokenizer_default"``: what the tokenizer's post-processor adds.
+        allow_special: whether control tokens that are spelled out in the text become control tokens, as they do in
+            transformers. Pass False for text that strangers wrote. (``split_special_tokens=True`` of transformers.)
+        max_length: most tokens in a document, control tokens included; needs another ``overflow``.
+        overflow: what happens to longer documents: ``"keep"`` (they are passed on as they are), ``"truncate"`` (the
+            text's first tokens remain, with the same control tokens) or ``"split"`` (several documents that together
+            are the long one with its control tokens; each has the fields in ``keep``).
+        backend: ``"auto"`` is ``"fastokens"`` where that is installed and gives the same ids, else ``"tokenizers"``;
+            ``"transformers"`` for tokenizers without ``tokenizer.json``.
+        on_error: ``"raise"`` stops at a sample without a usable text; ``"skip"`` drops such samples, logs the 1st,
+            2nd, 4th, 8th... and counts them in the state as ``"skipped"``.
+
+    Raises:
+        ValueError: for arguments that contradict each other or the tokenizer.
+        DataError: from ``next``: the field is missing, null, not a text, or has lone surrogates; a kept field is
+            missing; or the fast backend's ids are not the reference's (one document in 4096 is checked).
+    """
+
+    SOURCE_KEY = "source"
+    SKIPPED_KEY = "skipped"
+
+    def __init__(
+        self,
+        source: BaseNode[Any],
+        tokenizer: str | os.PathLike[str] | Any,
+        *,
+        field: str = "text",
+        keep: Sequence[str] = (),
+        special_tokens: Literal["eos", "bos", "bos_eos", "none", "tokenizer_default"] = "eos",
+        allow_special: bool = True,
+        max_length: int | None = None,
+        overflow: Literal["keep", "truncate", "split"] = "keep",
+        backend: Literal["auto", "fastokens", "tokenizers", "transformers"] = "auto",
+        on_error: Literal["raise", "skip"] = "raise",
+    ) -> None:
+        super().__init__()
+        if not isinstance(source, BaseNode):
+            raise TypeError(f"source must be a node, got {type(source).__name__}")
+        _one_of("special_tokens", special_tokens, ("eos", "bos", "bos_eos", "none", "tokenizer_default"))
+        _one_of("overflow", overflow, ("keep", "truncate", "split"))
+        _one_of("backend", backend, BACKENDS)
+        _one_of("on_error", on_error, ("raise", "skip"))
+        if isinstance(keep, str):
+            raise TypeError(f"keep must be a sequence of field names, got the string {keep!r}; write ({keep!r},)")
+        if "input_ids" in keep:
+            raise ValueError("keep must not name 'input_ids', which is where the token ids go")
+        if (max_length is None) != (overflow == "keep"):
+            raise ValueError(
+                f"max_length={max_length!r} contradicts overflow={overflow!r}: pass max_length together with "
+                'overflow="truncate" or overflow="split", or neither'
+            )
+        self.source = source
+        self.field = field
+        self.keep = tuple(keep)
+        self.special_tokens = special_tokens
+        self.allow_special = allow_special
+        self.max_length = max_length
+        self.overflow = overflow
+        self.on_error = on_error
+        self.skipped = 0
+        self.encoder = SharedEncoder(load_content(tokenizer), backend=backend, allow_special=allow_special)
+        self._prefix, self._suffix = self.encoder.frame(special_tokens)
+        frame = len(self._prefix) + len(self._suffix)
+        if max_length is not None and max_length <= (frame if overflow == "truncate" else 0):
+            raise ValueError(f"max_length={max_length} leaves no room for text beside {frame} control tokens")
+
+    def reset(self, initial_state: dict[str, Any] | None = None) -> None:
+        """Resets the source; the encoder has no state."""
+        super().reset(initial_state)
+        self.skipped = 0 if initial_state is None else initial_state.get(self.SKIPPED_KEY, 0)
+        self.source.reset(None if initial_state is None else initial_state[self.SOURCE_KEY])
+
+    def next(self) -> Block:
+        """The next block of which any sample can be used."""
+        while True:
+            block = as_block(next(self.source))
+            texts, rows = self._texts(block)
+            if not texts:
+                continue
+            if len(texts) < len(block):
+                block = block.take(np.asarray(rows, np.intp))
+            kept = {name: self._kept(block, name) for name in self.keep}
+            ids = self._frame(self.encoder.encode(texts, block.locate))
+            if self.overflow != "split":
+                return block.replace({"input_ids": ids, **kept})
+            assert self.max_length is not None
+            pieces, owners = split(ids, self.max_length)
+            block = block.replace(kept)
+            if len(pieces) > len(ids):
+                block = block.take(owners)
+            return block.replace({"input_ids": pieces, **block.columns})
+
+    def get_state(self) -> dict[str, Any]:
+        """The source's state, and the count of skipped samples when there are any."""
+        state: dict[str, Any] = {self.SOURCE_KEY: self.source.state_dict()}
+        if self.skipped:
+            state[self.SKIPPED_KEY] = self.skipped
+        return state
+
+    def describe(self) -> dict[str, Any]:
+        """The arguments; the tokenizer by a digest of its content and control tokens, the backend by its version."""
+        content = f"{self.encoder.content.digest} {self._prefix} {self._suffix}"
+        return {
+            "tokenizer": hashlib.sha256(content.encode()).hexdigest()[:16],
+            "backend": self.encoder.name,
+            "field": self.field,
+            "keep": list(self.keep),
+            "special_tokens": self.special_tokens,
+            "allow_special": self.allow_special,
+            "max_length": self.max_length,
+            "overflow": self.overflow,
+            "on_error": self.on_error,
+        }
+
+    def estimate(self, source: Estimate | None) -> Estimate | None:
+        """A token for every four bytes, and the control tokens."""
+        if source is None:
+            return None
+        frame = len(self._prefix) + len(self._suffix)
+        tokens = source.bytes / _BYTES_PER_TOKEN + source.samples * frame
+        return Estimate(items=source.items, samples=source.samples, bytes=source.bytes, tokens=tokens)
+
+    def summary(self) -> str:
+        """The encoder, for the log line of the first iteration."""
+        return f"encoder {self.encoder.name}"
+
+    def _frame(self, ids: Ragged) -> Ragged:
+        frame = len(self._prefix) + len(self._suffix)
+        if self.overflow == "truncate" and self.max_length is not None:
+            ids = truncate(ids, self.max_length - frame)
+        return surround(ids, self._prefix, self._suffix)
+
+    def _texts(self, block: Block) -> tuple[list[str], list[int]]:
+        """The usable texts of a block, and their rows; deals with the others as ``on_error`` says."""
+        column: Any = block.columns.get(self.field, [MISSING] * len(block))
+        texts = column if isinstance(column, list) else list(column)
+        if set(map(type, texts)) == {str} and _encodable("".join(texts)):
+            return texts, list(range(len(texts)))
+        good, rows = [], []
+        for row, value in enumerate(texts):
+            text, problem = _text_of(value)
+            if problem is None:
+                good.append(text)
+                rows.append(row)
+            else:
+                self._refuse(block, row, problem)
+        return good, rows
+
+    def _refuse(self, block: Block, row: int, problem: str) -> None:
+        failure = f"{block.locate(row)}: field {self.field!r} {problem}"
+        if self.on_error == "raise":
+            have = ", ".join(repr(name) for name in block[row])
+            raise DataError(
+                f"{failure}; the sample has the fields {have or '(none)'}. Name another with "
+                'TextTokenizer(..., field=...), repair the sample, or pass on_error="skip"',
+            )
+        self.skipped += 1
+        if self.skipped & (self.skipped - 1) == 0:  # a power of two
+            logger.warning("skipped a sample (%d so far): %s", self.skipped, failure)
+
+    def _kept(self, block: Block, name: str) -> Column:
+        column: Column = block.columns.get(name, [MISSING])
+        if isinstance(column, list):
+            for row, value in enumerate(column):
+                if value is MISSING:
+                    have = ", ".join(repr(field) for field in block[row])
+                    raise DataError(f"{block.locate(row)}: no field {name!r} to keep; the sample has {have}")
+        return column
+
+
+def _one_of(argument: str, value: Any, allowed: Sequence[str]) -> None:
+    if value not in allowed:
+        raise ValueError(f"{argument} must be one of {', '.join(map(repr, allowed))}, got {value!r}")
+
+
+def _text_of(value: Any) -> tuple[str, str | None]:
+    """A field's text, and what is wrong with it, None if nothing is."""
+    if value is MISSING:
+        return "", "is missing"
+    if value is None:
+        return "", "is null"
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        try:
+            return bytes(value).decode(), None
+        except UnicodeDecodeError as error:
+            return "", f"is not UTF-8: {error.reason} at byte {error.start}"
+    if not isinstance(value, str):
+        return "", f"is not a text but {type(value).__name__}"
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        return "", f"has a lone surrogate, {value[error.start]!a} at character {error.start}, which no tokenizer takes"
+    return str(value), None
+
+
+def _encodable(text: str) -> bool:
+    """Whether a text has no lone surrogates."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

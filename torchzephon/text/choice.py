@@ -1,0 +1,96 @@
+"""Choosing the encoder: the fast one where it is proven equal, the reference elsewhere."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from torchzephon.text.content import Content
+from torchzephon.text.encoder import Encoder
+from torchzephon.text.fast import FastokensEncoder
+from torchzephon.text.probe import probe_texts
+from torchzephon.text.reference import TokenizersEncoder
+from torchzephon.text.slow import TransformersEncoder
+
+logger = logging.getLogger(__name__)
+
+_BACKENDS: dict[str, Callable[..., Any]] = {
+    "fastokens": FastokensEncoder,
+    "tokenizers": TokenizersEncoder,
+    "transformers": TransformersEncoder,
+}
+BACKENDS = ("auto", *_BACKENDS)
+
+
+@lru_cache(maxsize=8)
+def encoder_for(content: Content, backend: str, *, allow_special: bool) -> Any:
+    """This process's encoder of a tokenizer, made when it is first asked for and shared by all who ask.
+
+    Raises:
+        ImportError, ValueError: where the backend is not installed or does not support the tokenizer.
+    """
+    return _BACKENDS[backend](content, allow_special=allow_special)
+
+
+def reference_for(content: Content, *, allow_special: bool) -> Any:
+    """The encoder that defines what is right."""
+    backend = "transformers" if content.json is None else "tokenizers"
+    return encoder_for(content, backend, allow_special=allow_special)
+
+
+@lru_cache(maxsize=64)
+def choose_backend(content: Content, backend: str, *, allow_special: bool) -> str:
+    """The backend that ``backend`` stands for.
+
+    Raises:
+        ValueError: for one asked for by name that cannot serve this tokenizer; says why.
+    """
+    if backend == "auto":
+        if content.json is None:
+            return "transformers"
+        refusal = _refusal(content, allow_special)
+        if refusal is not None:
+            logger.info("tokenizer %r is encoded by tokenizers, not by fastokens: %s", content.name, refusal)
+        return "tokenizers" if refusal is not None else "fastokens"
+    if backend == "fastokens":
+        refusal = _refusal(content, allow_special)
+    else:
+        refusal = _reason(lambda: encoder_for(content, backend, allow_special=allow_special))
+    if refusal is not None:
+        raise ValueError(f'backend={backend!r} cannot serve tokenizer {content.name!r}: {refusal}; use backend="auto"')
+    return backend
+
+
+def _refusal(content: Content, allow_special: bool) -> str | None:
+    """Why fastokens must not be used for a tokenizer, None where it may."""
+    with ThreadPoolExecutor(1) as loading:  # both libraries load without holding the interpreter
+        loaded = loading.submit(reference_for, content, allow_special=allow_special)
+        reason = _reason(lambda: encoder_for(content, "fastokens", allow_special=allow_special))
+        reference = loaded.result()
+    return reason or _disagreement(content, encoder_for(content, "fastokens", allow_special=allow_special), reference)
+
+
+def _reason(make: Callable[[], Any]) -> str | None:
+    try:
+        make()
+    except ImportError as error:
+        return f"{error.name} is not installed"
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+def _disagreement(content: Content, fast: Encoder, reference: TokenizersEncoder) -> str | None:
+    """The first probe text for which the ids differ, alone or in a batch, for the log."""
+    texts = probe_texts(content)
+    batch = fast.encode(texts)
+    for text, expected, together in zip(texts, reference.encode_serially(texts), batch, strict=True):
+        for got in (together, fast.encode([text])[0]):
+            if not np.array_equal(got, expected):
+                return f"its ids differ for {text[:80]!r}"
+    return None
