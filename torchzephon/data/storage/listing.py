@@ -28,7 +28,9 @@ def list_files(path: str | Iterable[str], store: Store) -> list[StoredFile]:
             found = list(_local(local_path(entry), store) if is_local(entry) else _remote(entry, store))
         except DataError:
             raise
-        except FileNotFoundError:
+        except FileNotFoundError as error:
+            if error.__cause__ is not None:  # a server that does not answer is "not found" to fsspec
+                raise DataError(f"{entry} cannot be listed: {error.__cause__}") from error
             found = []
         except Exception as error:  # every fsspec storage has errors of its own
             raise DataError(f"{entry} cannot be listed: {type(error).__name__}: {error}") from error
@@ -65,7 +67,7 @@ def _local(path: str, store: Store) -> Iterator[StoredFile]:
     elif os.path.lexists(path):
         yield store.stat(path)
     else:
-        root = _glob_root(path, os.sep)
+        root = _glob_root(path, os.sep) or os.sep
         for hit in glob.glob(path, recursive=True):
             if not _wanted(os.path.relpath(hit, root).replace(os.sep, "/")):
                 continue
@@ -94,10 +96,10 @@ def _walk(directory: str, root: str, store: Store, above: frozenset[tuple[int, i
 
 def _remote(url: str, store: Store) -> Iterator[StoredFile]:
     before, target, after = _split_chain(url)
-    protocol = target.split("://", 1)[0]
+    protocol, _, inner = target.partition("://")
     magic = "*" if protocol in ("http", "https") else "*?["
-    is_glob = any(character in target for character in magic)
-    base = _glob_root(target, "/", magic) if is_glob else target.rstrip("/")
+    is_glob = any(character in inner for character in magic)
+    base = f"{protocol}://{_glob_root(inner, '/', magic) if is_glob else inner.rstrip('/')}"
     fs, root = store.filesystem(before + base + after)
     root = root.rstrip("/")
 
@@ -105,10 +107,10 @@ def _remote(url: str, store: Store) -> Iterator[StoredFile]:
         for path, details in hits.items():
             name = path[len(root) :].lstrip("/")
             if details.get("type") != "directory" and _wanted(name):
-                yield _named(store.describe(f"{before}{base}/{name}{after}", details), name)
+                yield _named(store.describe(f"{before}{base.rstrip('/')}/{name}{after}", details), name)
 
     if is_glob:
-        hits = fs.glob(f"{root}{target[len(base) :]}", detail=True)
+        hits = fs.glob(f"{root}/{target[len(base) :].lstrip('/')}", detail=True)
         yield from found(hits)
         if "**" not in target:
             for path, details in hits.items():
@@ -133,7 +135,7 @@ def _glob_root(pattern: str, separator: str, magic: str = "*?[") -> str:
     """The directory above the first part of a pattern that has a wildcard."""
     parts = pattern.split(separator)
     wild = (at for at, part in enumerate(parts) if any(character in part for character in magic))
-    return separator.join(parts[: next(wild, len(parts) - 1)]) or separator
+    return separator.join(parts[: next(wild, len(parts) - 1)])
 
 
 def _split_chain(url: str) -> tuple[str, str, str]:
