@@ -250,7 +250,10 @@ class _Read:
 
 def _groups(work: Work) -> Iterator[_Group]:
     keys = (work.dataset.astype(np.int64) << 32) | work.shard
-    order = np.arange(len(keys)) if (keys == keys[0]).all() else np.argsort(keys, kind="stable")
+    if (keys == keys[0]).all():
+        yield _Group(int(work.dataset[0]), int(work.shard[0]), work.row, np.arange(len(keys)))
+        return
+    order = np.argsort(keys, kind="stable")
     for at in np.split(order, np.flatnonzero(np.diff(keys[order])) + 1):
         yield _Group(int(work.dataset[at[0]]), int(work.shard[at[0]]), work.row[at], at)
 

@@ -29,6 +29,18 @@ class Lists:
     valid: NDArray[np.bool_] | None
 
 
+class UnreadableError(ValueError):
+    """A value that Python cannot hold.
+
+    Attributes:
+        row: index into the rows that were asked for.
+    """
+
+    def __init__(self, reason: str, row: int) -> None:
+        super().__init__(reason)
+        self.row = row
+
+
 Decoded: TypeAlias = "Lists | pa.Array"
 
 
@@ -70,6 +82,9 @@ def pick(parts: Sequence[Decoded], which: NDArray[np.intp], rows: NDArray[np.int
     Returns:
         A Ragged copy for lists of numbers, unless one of the rows is null or holds a null; else a list of Python
         objects, with None for null, an array for a list of numbers, and a dict for a struct.
+
+    Raises:
+        UnreadableError: for a value that Python cannot hold, such as text that is not UTF-8.
     """
     used = np.unique(which)
     lists = [part for part in parts if isinstance(part, Lists)]
@@ -80,7 +95,11 @@ def pick(parts: Sequence[Decoded], which: NDArray[np.intp], rows: NDArray[np.int
     column = np.empty(len(rows), object)
     for part in used:
         at = np.flatnonzero(which == part)
-        for index, value in zip(at.tolist(), _objects(parts[part], rows[at]), strict=True):
+        try:
+            objects = _objects(parts[part], rows[at])
+        except UnreadableError as error:
+            raise UnreadableError(str(error), int(at[error.row])) from error
+        for index, value in zip(at.tolist(), objects, strict=True):
             column[index] = value
     return column.tolist()  # type: ignore[no-any-return]
 
@@ -90,8 +109,18 @@ def _objects(part: Decoded, rows: NDArray[np.int64]) -> list[Any]:
         valid = np.ones(len(rows), bool) if part.valid is None else part.valid[rows]
         return [part.rows[row].copy() if is_valid else None for row, is_valid in zip(rows.tolist(), valid, strict=True)]
     if len(rows) and rows[-1] - rows[0] == len(rows) - 1 and (np.diff(rows) == 1).all():
-        return part.slice(int(rows[0]), len(rows)).to_pylist()  # type: ignore[no-any-return]
-    return part.take(rows).to_pylist()  # type: ignore[no-any-return]
+        picked = part.slice(int(rows[0]), len(rows))
+    else:
+        picked = part.take(rows)
+    try:
+        return picked.to_pylist()  # type: ignore[no-any-return]
+    except (ValueError, OverflowError):
+        for index, value in enumerate(picked):
+            try:
+                value.as_py()
+            except (ValueError, OverflowError) as error:
+                raise UnreadableError(str(error), index) from error
+        raise
 
 
 def _all_valid(part: Lists, rows: NDArray[np.int64]) -> bool:

@@ -1,0 +1,216 @@
+"""One Parquet file: its footer, and runs of its row groups, decoded."""
+
+from __future__ import annotations
+
+import io
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torchzephon.data.formats.arrow import Chunk
+from torchzephon.data.storage.store import Store, StoredFile
+from torchzephon.errors import DataError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+UNIT_BYTES = 4 << 20
+"""Row groups smaller than this are decoded together: fewer calls, and still cheap to read a single row."""
+
+CHUNK_BYTES = 4 << 20
+"""Row groups are decoded in pieces of about this size: for a moment, Arrow takes twice the size of what it decodes."""
+
+_ATTEMPTS = 3
+
+
+@dataclass
+class ParquetFooter:
+    """What a file's footer tells.
+
+    Attributes:
+        metadata: the footer.
+        schema: the columns, as Arrow types.
+        starts: int64 ``[row groups + 1]``, the first row of each within the file.
+        sizes: bytes of each row group before compression.
+        in_ranges: whether parts of the file can be read; else a copy is, HTTP servers need not serve parts.
+    """
+
+    metadata: pq.FileMetaData
+    schema: pa.Schema
+    starts: NDArray[np.int64]
+    sizes: Sequence[int]
+    in_ranges: bool
+    _units: dict[tuple[int, int], NDArray[np.intp]] = field(default_factory=dict)
+
+    @property
+    def nbytes(self) -> int:
+        """About how many bytes of memory it takes: several times its bytes in the file."""
+        return 4 * int(self.metadata.serialized_size)
+
+    def units(self, first: int, last: int) -> NDArray[np.intp]:
+        """The row groups where the units of the shard ``[first, last)`` begin, and where the last one ends."""
+        bounds = self._units.get((first, last))
+        if bounds is None:
+            begins, size = [first], 0
+            for group in range(first, last):
+                if size >= UNIT_BYTES:
+                    begins.append(group)
+                    size = 0
+                size += self.sizes[group]
+            bounds = self._units[first, last] = np.array([*begins, last], np.intp)
+        return bounds
+
+    def paths(self, columns: Mapping[str, str] | None, file: StoredFile) -> dict[str, tuple[str, ...]]:
+        """Looks columns up.
+
+        Args:
+            columns: new name -> name, or names of a struct and its fields joined by dots; None for all columns.
+            file: for messages.
+
+        Returns:
+            New name -> name of a column, then names of fields.
+
+        Raises:
+            DataError: for a column that is not there, or is there twice.
+        """
+        if columns is None:
+            columns = {name: name for name in self.schema.names}
+        return {name: self._path(stored, file) for name, stored in columns.items()}
+
+    def _path(self, stored: str, file: StoredFile) -> tuple[str, ...]:
+        import pyarrow as pa
+
+        count = self.schema.names.count(stored)
+        if count > 1:
+            raise DataError(f"{file.path}: {count} columns are named {stored!r}; read others, with columns=[...]")
+        if count == 1:
+            return (stored,)
+        path = tuple(stored.split("."))
+        fields: Any = self.schema
+        for name in path:
+            index = fields.get_field_index(name) if isinstance(fields, (pa.Schema, pa.StructType)) else -1
+            if index < 0:
+                has = ", ".join(map(repr, self.schema.names))
+                raise DataError(f"{file.path}: no column {stored!r}; it has {has}")
+            fields = fields.field(index).type
+        return path
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Decoded row groups.
+
+    Attributes:
+        chunks: the rows.
+        starts: int64 ``[number of chunks]``, the first row of each within the unit.
+    """
+
+    chunks: Sequence[Chunk]
+    starts: NDArray[np.int64]
+
+
+def read_footer(file: StoredFile, store: Store) -> ParquetFooter:
+    """Reads the footer of a file.
+
+    Raises:
+        DataError: for a file that is no Parquet file, or a broken one, or cannot be read.
+    """
+    import pyarrow as pa
+
+    in_ranges = True
+    for attempt in range(1, _ATTEMPTS + 1):
+        try:
+            with _opened(file, store, in_ranges=in_ranges) as reader:
+                metadata = reader.metadata
+            break
+        except pa.ArrowException as error:
+            raise DataError(f"{file.path} is not a Parquet file, or it is broken or cut off: {error}") from error
+        except (ValueError, io.UnsupportedOperation):  # how fsspec tells that a server does not serve parts
+            if not in_ranges:
+                raise
+            in_ranges = False
+        except DataError:
+            raise
+        except Exception as error:
+            _try_again(file, attempt, error)
+    sizes = [metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups)]
+    starts = np.zeros(len(sizes) + 1, np.int64)
+    np.cumsum([metadata.row_group(group).num_rows for group in range(len(sizes))], out=starts[1:])
+    return ParquetFooter(metadata, metadata.schema.to_arrow_schema(), starts, sizes, in_ranges)
+
+
+def decode(
+    file: StoredFile, footer: ParquetFooter, first: int, last: int, columns: Mapping[str, str] | None, store: Store
+) -> tuple[Unit | str, int]:
+    """Reads the row groups ``[first, last)``.
+
+    Returns:
+        The unit, and its bytes. Where they cannot be decoded, what is wrong, and 0: it is the same for every row.
+
+    Raises:
+        DataError: for a file that is gone, has changed, or cannot be read just now, and for a column it does not have.
+    """
+    import pyarrow as pa
+
+    paths = footer.paths(columns, file)
+    rows = int(footer.starts[last] - footer.starts[first])
+    batch_rows = max(1, rows * CHUNK_BYTES // max(1, sum(footer.sizes[first:last])))
+    broken = f"{file.path}: row groups {first} to {last - 1} cannot be decoded"
+    for attempt in range(1, _ATTEMPTS + 1):
+        store.check(file)
+        try:
+            with _opened(file, store, footer.metadata, in_ranges=footer.in_ranges) as reader:
+                batches = reader.iter_batches(
+                    batch_rows,
+                    row_groups=range(first, last),
+                    columns=[".".join(path) for path in paths.values()],
+                    use_threads=False,  # lanes that are driven by threads decode at once, each its own unit
+                )
+                chunks = [Chunk(batch, paths) for batch in batches]
+            break
+        except pa.ArrowException as error:
+            return f"{broken}: {error}", 0
+        except DataError:
+            raise
+        except Exception as error:
+            if type(error) is OSError and error.errno is None:  # Arrow's word for broken pages
+                return f"{broken}: {error}", 0
+            _try_again(file, attempt, error)
+        finally:
+            # Else Arrow keeps what was freed for itself: several times the bound of the pool.
+            pa.default_memory_pool().release_unused()
+    starts = np.cumsum([0, *map(len, chunks)])
+    if starts[-1] != rows:
+        return f"{broken}: there are {starts[-1]} rows instead of {rows}", 0
+    return Unit(chunks, starts[:-1]), sum(chunk.nbytes for chunk in chunks)
+
+
+def _try_again(file: StoredFile, attempt: int, error: Exception) -> None:
+    """Waits a little: networks fail for a moment, and every fsspec storage has errors of its own for it."""
+    if file.is_local or attempt == _ATTEMPTS:
+        raise DataError(f"{file.path} cannot be read: {error}") from error
+    time.sleep(attempt)
+
+
+@contextmanager
+def _opened(
+    file: StoredFile, store: Store, metadata: pq.FileMetaData | None = None, *, in_ranges: bool
+) -> Iterator[pq.ParquetFile]:
+    """Opens a file: what is local without a memory map, whose pages would count as memory of this process."""
+    import pyarrow.parquet as pq
+
+    if file.is_local:
+        with pq.ParquetFile(file.path, metadata=metadata, buffer_size=1 << 20, pre_buffer=False) as reader:
+            yield reader
+    elif in_ranges:
+        with store.open(file) as handle, pq.ParquetFile(handle, metadata=metadata, pre_buffer=True) as reader:
+            yield reader
+    else:
+        with store.open_local(file) as handle, pq.ParquetFile(handle, metadata=metadata, pre_buffer=False) as reader:
+            yield reader
