@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -121,23 +120,20 @@ def read_footer(file: StoredFile, store: Store) -> ParquetFooter:
     Raises:
         DataError: for a file that is no Parquet file, or a broken one, or cannot be read.
     """
-    import pyarrow as pa
-
     in_ranges = True
     for attempt in range(1, _ATTEMPTS + 1):
         try:
             with _opened(file, store, in_ranges=in_ranges) as reader:
                 metadata = reader.metadata
             break
-        except pa.ArrowException as error:
-            raise DataError(f"{file.path} is not a Parquet file, or it is broken or cut off: {error}") from error
-        except (ValueError, io.UnsupportedOperation):  # how fsspec tells that a server does not serve parts
-            if not in_ranges:
-                raise
-            in_ranges = False
         except DataError:
             raise
         except Exception as error:
+            if _is_broken(error):
+                raise DataError(f"{file.path} is not a Parquet file, or it is broken or cut off: {error}") from error
+            if in_ranges and isinstance(error, ValueError):  # how fsspec tells that a server does not serve parts
+                in_ranges = False
+                continue
             _try_again(file, attempt, error)
     sizes = [metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups)]
     starts = np.zeros(len(sizes) + 1, np.int64)
@@ -174,12 +170,10 @@ def decode(
                 )
                 chunks = [Chunk(batch, paths) for batch in batches]
             break
-        except pa.ArrowException as error:
-            return f"{broken}: {error}", 0
         except DataError:
             raise
         except Exception as error:
-            if type(error) is OSError and error.errno is None:  # Arrow's word for broken pages
+            if _is_broken(error):
                 return f"{broken}: {error}", 0
             _try_again(file, attempt, error)
         finally:
@@ -189,6 +183,13 @@ def decode(
     if starts[-1] != rows:
         return f"{broken}: there are {starts[-1]} rows instead of {rows}", 0
     return Unit(chunks, starts[:-1]), sum(chunk.nbytes for chunk in chunks)
+
+
+def _is_broken(error: Exception) -> bool:
+    """Whether Arrow says that the data is broken: with errors of its own, or with an OSError that has no number."""
+    import pyarrow as pa
+
+    return isinstance(error, pa.ArrowException) or (type(error) is OSError and error.errno is None)
 
 
 def _try_again(file: StoredFile, attempt: int, error: Exception) -> None:
