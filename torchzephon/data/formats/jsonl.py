@@ -139,7 +139,7 @@ class _Opened:
         except orjson.JSONDecodeError as error:
             reason = f"not JSON in UTF-8 ({error.msg.split(': line ')[0]}, column {error.colno})"
             raise self.bad_row(rows, order, len(samples), reason) from None
-        if set(map(type, samples)) > {dict}:
+        if set(map(type, samples)) != {dict}:
             at = next(i for i, sample in enumerate(samples) if type(sample) is not dict)
             raise self.bad_row(rows, order, at, "not a JSON object")
         if order is None:

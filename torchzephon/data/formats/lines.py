@@ -26,6 +26,7 @@ logger = logging.getLogger(__name__)
 
 _VERSION = 1
 _IN_MEMORY = 4 << 20  # bytes of index that are read rather than mapped: a mapping holds a file descriptor
+_WIDE = 2**32  # bytes of text whose offsets no longer fit into 32 bits
 _BLANK = b" \t\r\n"
 
 
@@ -106,7 +107,7 @@ def scan(chunks: Iterable[bytes], path: str = "") -> LineIndex:
         starts.append(np.array([line_start]))
     starts.append(np.array([position]))
     return LineIndex(
-        np.concatenate(starts).astype("<u4" if position < 2**32 else "<u8"),
+        np.concatenate(starts).astype("<u4" if position < _WIDE else "<u8"),
         np.concatenate(blanks).astype("<u8") if blanks else np.zeros(0, "<u8"),
     )
 
