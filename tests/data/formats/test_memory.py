@@ -61,11 +61,10 @@ _ODD = """[
 
 
 def test_the_digest_is_the_same_in_every_process():
-    code = f"import numpy as np\nfrom torchzephon.data.formats.memory import MemoryFormat\nprint(MemoryFormat({_ODD}).digest())"
-    ours = MemoryFormat(eval(_ODD)).digest()
-    assert (
-        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == ours
-    )
+    imports = "import numpy as np; from torchzephon.data.formats.memory import MemoryFormat"
+    code = f"{imports}; print(MemoryFormat({_ODD.strip()}).digest())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == MemoryFormat(eval(_ODD)).digest()
 
 
 def test_the_digest_tells_contents_apart():
