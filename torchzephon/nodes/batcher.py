@@ -2,46 +2,98 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torchdata.nodes import BaseNode
 
-from torchzephon.nodes.graph import Blankable, walk
+from torchzephon.errors import DataError, StateError
+from torchzephon.nodes.graph import Estimate, find_blank, walk
 
 
 class TrainingBatcher(BaseNode[dict[str, Any]]):
-    """Stacks packed sequences and makes labels: the next token."""
+    """Stacks packed sequences into batches for a causal language model.
+
+    Yields dicts of new tensors (none is a view of another batch), each int64 ``[batch_size, seq_len]``:
+
+    - ``input_ids``;
+    - ``labels``, the token after each input; ``ignore_index`` where there is none to learn: in and before padding,
+      where the loss mask is False for the label, and with ``mask_document_starts`` where the label is the first token
+      of a document;
+    - ``positions``, each token's position in its document. Padding counts from 0.
+
+    With ``cu_seqlens=True`` also, for attention that keeps the documents apart (the convention of flash-attention's
+    ``varlen`` functions, for the batch flattened to one row):
+
+    - ``cu_seqlens``: int32 ``[documents + 1]``, where each document starts in the flattened batch, and the end. A row
+      starts a document, and so does padding;
+    - ``max_seqlen``: int, the longest document.
+
+    The last batch of finite data is filled up with blank rows (all padding). Nothing is held between batches, so
+    ``batch_size`` may differ after a restart.
+
+    Args:
+        source: yields sequences such as :class:`SequencePacker` makes: ``input_ids`` ``[length]`` and, where they are
+            not the default, ``positions`` (0, 1, 2...), ``num_tokens`` (all) and ``loss_mask`` (all True). The nearest
+            node with an attribute ``extra_token`` says whether ``length`` is ``seq_len + 1`` (True, the default) or
+            ``seq_len``, where the last input has no label.
+        batch_size: sequences in a batch.
+        drop_last: leave out the last batch when there are too few sequences for it.
+        cu_seqlens: whether to add ``cu_seqlens`` and ``max_seqlen``.
+        mask_document_starts: whether the first token of a document is no label for the last of the one before it.
+        ignore_index: the label of what is not to be learned, as in ``torch.nn.functional.cross_entropy``.
+
+    Raises:
+        DataError: from ``next``, for sequences of different lengths.
+    """
 
     SOURCE_KEY = "source"
 
     def __init__(
-        self, source: BaseNode[Any], batch_size: int, *, drop_last: bool = False, ignore_index: int = -100
+        self,
+        source: BaseNode[Any],
+        batch_size: int,
+        *,
+        drop_last: bool = False,
+        cu_seqlens: bool = False,
+        mask_document_starts: bool = False,
+        ignore_index: int = -100,
     ) -> None:
         super().__init__()
+        if not isinstance(source, BaseNode):
+            raise TypeError(f"source must be a node, got {type(source).__name__}")
+        if not isinstance(batch_size, (int, np.integer)) or isinstance(batch_size, bool) or batch_size < 1:
+            raise ValueError(f"batch_size must be a positive number of sequences, got {batch_size!r}")
         self.source = source
         self.batch_size = batch_size
         self.drop_last = drop_last
+        self.cu_seqlens = cu_seqlens
+        self.mask_document_starts = mask_document_starts
         self.ignore_index = ignore_index
 
     def reset(self, initial_state: dict[str, Any] | None = None) -> None:
         """Resets the source."""
         super().reset(initial_state)
-        self.source.reset(None if initial_state is None else initial_state[self.SOURCE_KEY])
+        if initial_state is None:
+            self.source.reset(None)
+        elif self.SOURCE_KEY in initial_state:
+            self.source.reset(initial_state[self.SOURCE_KEY])
+        else:
+            raise StateError(f"TrainingBatcher: the state lacks 'source': it has {sorted(initial_state)}")
 
     def next(self) -> dict[str, Any]:
         """The next batch."""
-        rows: list[Mapping[str, Any]] = []
-        for _ in range(self.batch_size):
-            try:
-                rows.append(next(self.source))
-            except StopIteration:
-                if not rows or self.drop_last:
-                    raise
-                rows += [self._blank_row()] * (self.batch_size - len(rows))
-                break
+        rows = list(itertools.islice(self.source, self.batch_size))
+        missing = self.batch_size - len(rows)
+        if not rows or (missing and self.drop_last):
+            raise StopIteration
+        if missing:
+            rows += [self._blank_like(rows[0])] * missing
         return self._batch(rows)
 
     def get_state(self) -> dict[str, Any]:
@@ -49,36 +101,97 @@ class TrainingBatcher(BaseNode[dict[str, Any]]):
         return {self.SOURCE_KEY: self.source.state_dict()}
 
     def blank(self) -> dict[str, Any]:
-        """A batch with nothing to learn from."""
-        return self._batch([self._blank_row()] * self.batch_size)
+        """A batch with nothing to learn from.
+
+        Raises:
+            TypeError: when the source cannot make a blank sequence.
+        """
+        blank = find_blank(self.source)
+        if blank is None:
+            raise TypeError(
+                f"TrainingBatcher cannot make a blank batch: its source, {type(self.source).__name__}, has no blank() "
+                "that gives a sequence with num_tokens=0, as SequencePacker has"
+            )
+        return self._batch([blank()] * self.batch_size)
 
     def describe(self) -> dict[str, Any]:
-        """See :class:`torchzephon.nodes.graph.Described`."""
-        return {"batch_size": self.batch_size, "drop_last": self.drop_last, "ignore_index": self.ignore_index}
+        """All arguments: each changes the batches."""
+        return {
+            "batch_size": self.batch_size,
+            "drop_last": self.drop_last,
+            "cu_seqlens": self.cu_seqlens,
+            "mask_document_starts": self.mask_document_starts,
+            "ignore_index": self.ignore_index,
+        }
 
-    def _blank_row(self) -> Mapping[str, Any]:
-        for node in walk(self.source):
-            if isinstance(node, Blankable):
-                row: Mapping[str, Any] = node.blank()
-                return row
-        raise TypeError("no node below TrainingBatcher has blank()")
+    def estimate(self, source: Estimate | None) -> Estimate | None:
+        """The source's sequences in full batches."""
+        return None if source is None else replace(source, items=source.items / self.batch_size)
 
     def _batch(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        length = len(rows[0]["input_ids"]) - 1
-        shape = (len(rows), length)
-        ids, labels, positions = (np.empty(shape, np.int64) for _ in range(3))
-        for at, row in enumerate(rows):
-            tokens = row["input_ids"]
-            ids[at] = tokens[:-1]
-            labels[at] = tokens[1:]
-            positions[at] = row["positions"][:-1]
-            count = row["num_tokens"]
-            if count <= length:
-                labels[at, max(count - 1, 0) :] = self.ignore_index
-            if "loss_mask" in row:
-                labels[at][~row["loss_mask"][1:]] = self.ignore_index
-        return {
-            "input_ids": torch.from_numpy(ids),
+        tokens = _stack(rows, "input_ids")
+        if "positions" in rows[0]:
+            positions = _stack(rows, "positions")
+        else:
+            positions = np.broadcast_to(np.arange(tokens.shape[1]), tokens.shape)
+        seq_len = tokens.shape[1] - self._extra_token()
+
+        labels = np.empty((len(rows), seq_len), np.int64)
+        labels[:, : tokens.shape[1] - 1] = tokens[:, 1:]
+        labels[:, tokens.shape[1] - 1 :] = self.ignore_index
+        if self.mask_document_starts:
+            starts = positions[:, 1:] != positions[:, :-1] + 1
+            labels[:, : starts.shape[1]][starts] = self.ignore_index
+        if "loss_mask" in rows[0]:
+            mask = _stack(rows, "loss_mask")[:, 1:]
+            labels[:, : mask.shape[1]][~mask.astype(np.bool_, copy=False)] = self.ignore_index
+        for label, row in zip(labels, rows, strict=True):
+            count = row.get("num_tokens", tokens.shape[1])
+            if count <= seq_len:
+                label[max(count - 1, 0) :] = self.ignore_index
+
+        positions = positions[:, :seq_len].astype(np.int64)
+        batch: dict[str, Any] = {
+            "input_ids": torch.from_numpy(tokens[:, :seq_len].astype(np.int64)),
             "labels": torch.from_numpy(labels),
             "positions": torch.from_numpy(positions),
         }
+        if self.cu_seqlens:
+            bounds = _bounds(positions)
+            batch["cu_seqlens"] = torch.from_numpy(bounds)
+            batch["max_seqlen"] = int(np.diff(bounds).max())
+        return batch
+
+    def _extra_token(self) -> bool:
+        return bool(next((node.extra_token for node in walk(self.source) if hasattr(node, "extra_token")), True))
+
+    def _blank_like(self, row: Mapping[str, Any]) -> Mapping[str, Any]:
+        """A blank row to fill a batch up with."""
+        blank = find_blank(self.source)
+        if blank is not None:
+            made: Mapping[str, Any] = blank()
+            return made
+        zeros = {name: np.zeros_like(value) for name, value in row.items() if name in ("input_ids", "loss_mask")}
+        return {**zeros, "positions": np.arange(len(row["input_ids"])), "num_tokens": 0}
+
+
+def _stack(rows: Sequence[Mapping[str, Any]], name: str) -> NDArray[Any]:
+    try:
+        return np.array([row[name] for row in rows])
+    except ValueError:
+        lengths = sorted({len(row[name]) for row in rows})
+        raise DataError(
+            f"the sequences of a batch have {name} of different lengths, {lengths}: TrainingBatcher stacks sequences "
+            "of one length, as SequencePacker makes them"
+        ) from None
+
+
+def _bounds(positions: NDArray[np.int64]) -> NDArray[np.int32]:
+    """Where documents start in the flattened batch, and its end: int32 ``[documents + 1]``.
+
+    A document starts wherever a position is not the one before plus one. (A position 0 would not do: a row may start
+    in the middle of a document.)
+    """
+    starts = np.ones(positions.shape, np.bool_)
+    starts[:, 1:] = positions[:, 1:] != positions[:, :-1] + 1
+    return np.append(np.flatnonzero(starts), positions.size).astype(np.int32)

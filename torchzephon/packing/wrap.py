@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from torchzephon.errors import StateError
-from torchzephon.packing.base import Columns, Pieces
+from torchzephon.packing.base import Columns, Options, Pieces
 
 
 @dataclass(frozen=True)
@@ -28,17 +28,23 @@ class Wrap:
 
     Args:
         capacity: tokens of a sequence.
-        drop_last: whether the last tokens, when they do not fill a sequence, are dropped.
+        options: ``drop_last``; the others are refused.
         state: the second part of :meth:`cursor`.
     """
 
     TOKEN_KEY = "token"
+    cut = 0  # a document is continued in the next sequence, however long
 
-    def __init__(self, capacity: int, *, drop_last: bool = False, state: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, capacity: int, options: Options, state: Mapping[str, Any] | None = None) -> None:
+        if replace(options, drop_last=False) != Options():
+            raise ValueError(
+                "window and oversize are for the algorithms that keep documents whole: algorithm='wrap' cuts the "
+                "stream of all documents' tokens"
+            )
         self._capacity = capacity
-        self._drop_last = drop_last
+        self._drop_last = options.drop_last
         self._chunks: deque[_Chunk] = deque()
-        self._at = 0 if state is None else int(state[self.TOKEN_KEY])  # tokens of the first chunk that are used
+        self._at: int = 0 if state is None else state[self.TOKEN_KEY]  # tokens of the first chunk that are used
         self._left = -self._at
         self._released = 0  # documents of the chunks that are gone
         self._closed = False
