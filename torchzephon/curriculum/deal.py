@@ -68,7 +68,7 @@ class Deal:
         full = self.full_groups
         chunks = self._chunks(lane, first, last if full is None else min(last, full + 1))
         # The samples of the lane that are in each chunk, and what lies inside [start, stop) of them.
-        number: NDArray[np.int64] = np.arange(first, first + len(chunks.starts)) * self.chunk_size
+        number: NDArray[np.int64] = np.arange(first, first + len(chunks.starts), dtype=np.int64) * self.chunk_size
         begin: NDArray[np.int64] = np.maximum(number, start)
         end = np.minimum(number + chunks.counts, stop)
         counts = np.maximum(0, end - begin)
@@ -76,7 +76,7 @@ class Deal:
 
     def _chunks(self, lane: int, first: int, last: int) -> Windows:
         """The chunks of a lane in the groups ``[first, last)``, at most one of them beyond the full groups."""
-        group = np.arange(first, max(first, last))
+        group = np.arange(first, max(first, last), dtype=np.int64)
         key = np.full(len(group), derive(self.seed, self.cycle, "deal"), np.uint64)
         place = permute(np.full_like(group, lane), np.full_like(group, self.num_lanes), mix(key, group))
         size = self.num_lanes * self.chunk_size

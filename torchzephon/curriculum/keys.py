@@ -45,6 +45,7 @@ def shuffled(size: int, key: int) -> NDArray[np.int64]:
     Returns:
         int64 ``[size]``, read-only.
     """
-    order = np.argsort(mix(np.full(size, key, np.uint64), np.arange(1, size + 1)), kind="stable").astype(np.int64)
+    hashes = mix(np.full(size, key, np.uint64), np.arange(1, size + 1, dtype=np.int64))
+    order = np.argsort(hashes, kind="stable").astype(np.int64)
     order.flags.writeable = False
     return order

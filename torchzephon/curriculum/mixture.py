@@ -111,9 +111,9 @@ class Segment:
         remainder = np.array(rest, np.int64)
         first = (low[:, None] * twice + remainder) // stride  # [W, K], relative to `given`
         number = ((low + span)[:, None] * twice + remainder) // stride - first
-        window, dataset = np.divmod(np.repeat(np.arange(number.size), number.ravel()), number.shape[1])
+        window, dataset = np.divmod(np.repeat(np.arange(number.size, dtype=np.int64), number.ravel()), number.shape[1])
         before = np.cumsum(number) - number.ravel()
-        m = np.arange(len(dataset)) + np.repeat(first.ravel() - before, number.ravel())
+        m = np.arange(len(dataset), dtype=np.int64) + np.repeat(first.ravel() - before, number.ravel())
         # The key relative to the low of its window is a quotient of two small integers.
         numerator = stride * (m + 1) - 1 - remainder[dataset] - low[window] * twice[dataset]
         denominator = twice[dataset]
@@ -124,7 +124,9 @@ class Segment:
         # Of each window's candidates, skip those that come before its start.
         skip = starts - origin - first.sum(axis=1) + (origin - sum(given))
         begin = np.cumsum(number.sum(axis=1)) - number.sum(axis=1) + skip
-        chosen = order[np.repeat(begin - (np.cumsum(counts) - counts), counts) + np.arange(int(counts.sum()))]
+        chosen = order[
+            np.repeat(begin - (np.cumsum(counts) - counts), counts) + np.arange(int(counts.sum()), dtype=np.int64)
+        ]
         base = np.array([n + g for n, g in zip(self.starts, given, strict=True)], np.int64)
         return Picks(dataset[chosen].astype(np.int32), base[dataset[chosen]] + m[chosen])
 
@@ -147,7 +149,7 @@ class Segment:
         given, _ = self._given(max(0, count - (len(self.weights) + 1) // 2))
         # That is a prefix of the sequence, and almost all of it: what is left are the picks that follow.
         start = sum(given)
-        more = self.picks(np.array([start]), np.array([count - start])).dataset
+        more = self.picks(np.array([start], np.int64), np.array([count - start], np.int64)).dataset
         added = np.bincount(more, minlength=len(given)).tolist()
         return [n + m + r for n, m, r in zip(self.starts, given, added, strict=True)]
 
@@ -230,27 +232,20 @@ class Mixture:
 
 
 def _sort(window: NDArray[np.intp], numerator: NDArray[np.int64], denominator: NDArray[np.int64]) -> NDArray[np.intp]:
-    """Sorts candidates, given by window and dataset, by window, quotient and dataset. All integers are below 2**53.
+    """Sorts candidates, given by window and dataset, by window, key and dataset; exact while stride * key < 2**53.
 
-    Division rounds correctly, so it keeps the order of different quotients, and equal ones become equal floats, which
-    a stable sort leaves in the order of the datasets. Only different quotients that become equal floats are wrong.
+    Division rounds correctly, so equal keys are equal floats, which a stable sort leaves in the order of the datasets.
+    Different keys differ by a multiple of ``total / (2 * w1 * w2) >= 2 / total``, which is more than the space between
+    two floats below ``2**53 / (2 * total)``: they are different floats.
     """
-    key = numerator / denominator
-    order = np.argsort(key, kind="stable")
-    if window[-1]:
-        order = order[np.argsort(window[order], kind="stable")]
-    same = np.flatnonzero((key[order[1:]] == key[order[:-1]]) & (window[order[1:]] == window[order[:-1]]))
-    left, right = order[same], order[same + 1]
-    # These products may wrap around, their difference cannot: it is below 2**-52 * key * both denominators < 2**54.
-    if (numerator[left] * denominator[right] != numerator[right] * denominator[left]).any():
-        return _sort_slowly(window, numerator, denominator)
-    return order
+    order = np.argsort(numerator / denominator, kind="stable")
+    return order[np.argsort(window[order], kind="stable")] if window[-1] else order
 
 
 def _sort_slowly(
     window: NDArray[np.intp], numerator: NDArray[np.int64], denominator: NDArray[np.int64]
 ) -> NDArray[np.intp]:
-    """The same with Python's integers, for weights that floats cannot tell apart. Some ten times slower."""
+    """The same with Python's integers, for long windows and large weights. Some ten times slower."""
     # Different quotients with denominators below 2**63 differ by more than 2**-126.
     keys = [
         (w, (n << _EXACT_BITS) // d)

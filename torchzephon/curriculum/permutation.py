@@ -9,14 +9,14 @@ from numpy.typing import NDArray
 
 from torchzephon.curriculum.keys import mix
 
-_ROUNDS = 6
-_TINY = 64  # up to here a Feistel network of six rounds shows a bias, and ranking hashes is cheap
+_ROUNDS = 8
+_TINY = 32  # up to here eight rounds show a bias, and ranking hashes is cheap
 _LOW = np.uint64(_TINY - 1)
 _32 = np.uint64(32)
 
 
 def _odd_constants(count: int) -> list[np.uint64]:
-    numbers = mix(np.zeros(count, np.uint64), np.arange(1, count + 1)) | np.uint64(1)
+    numbers = mix(np.zeros(count, np.uint64), np.arange(1, count + 1, dtype=np.int64)) | np.uint64(1)
     return list(numbers)
 
 
@@ -29,7 +29,7 @@ def permute(index: NDArray[np.int64], size: NDArray[np.int64], key: NDArray[np.u
     Each element has a size and a key of its own, so one call serves positions of many epochs, shards and datasets.
     Large ranges go through a Feistel network on an a x b grid just larger than ``size``, and walk its cycle until
     they are back in the range (Black and Rogaway, "Ciphers with arbitrary finite domains", 2002); for ranges of up
-    to 64 numbers all permutations are equally likely.
+    to 32 numbers all permutations are equally likely.
 
     Args:
         index: int64 ``[n]``, ``0 <= index < size``.
@@ -51,7 +51,7 @@ def permute(index: NDArray[np.int64], size: NDArray[np.int64], key: NDArray[np.u
 
 def _rank(index: NDArray[np.int64], size: NDArray[np.int64], key: NDArray[np.uint64]) -> NDArray[np.int64]:
     """The rank of the index's hash among the hashes of the range."""
-    numbers = np.arange(int(size.max()))
+    numbers = np.arange(int(size.max()), dtype=np.int64)
     hashes = mix(key[:, None], numbers + 1)
     # The low bits become the number itself: no two hashes of a row are equal.
     hashes = (hashes & ~_LOW) | numbers.astype(np.uint64)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -27,8 +26,8 @@ class WorkSource(BaseNode[Work]):
     sample by sample to the lanes in turn::
 
         class InTurn(WorkSource):
-            def __init__(self, dataset):
-                super().__init__([dataset])
+            def __init__(self, dataset, **options):
+                super().__init__([dataset], **options)
                 self.total = dataset.num_samples
                 self.ends = np.cumsum([shard.num_samples for shard in dataset.shards])
 
@@ -85,14 +84,13 @@ class WorkSource(BaseNode[Work]):
         self._undelivered = 0
         self._warn_at = _FIRST_WARNING
 
-    @abstractmethod
     def pointers(self, lane: int, num_lanes: int, cycle: int, start: int, stop: int) -> Work:
         """The samples ``[start, stop)`` of a lane in a cycle, fewer (or none) at the end of the curriculum.
 
         It must depend on nothing but its arguments and what the source was made with, and the Works of all lanes
         must not overlap. ``stop - start`` is at most ``block_size``.
         """
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} must implement pointers()")
 
     @property
     def block_size(self) -> int:
