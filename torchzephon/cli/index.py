@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 from typing import TYPE_CHECKING, Any
 
 from torchzephon.data.formats.base import KeepsIndex
@@ -46,7 +47,7 @@ def run(options: argparse.Namespace) -> None:
     for path in options.paths:
         files = list_files(local_path(path) if is_local(path) else path, store)
         data_format = format_of_name(options.format) if options.format else format_of_files(file.name for file in files)
-        shards = index_files(files, data_format, store, path, path, threads=options.workers)
+        shards = index_files(files, data_format, store, path, shlex.quote(path), threads=options.workers)
         samples, size = sum(shard.num_samples for shard in shards), sum(shard.num_bytes for shard in shards)
         print(
             f"{path}: {_count(samples, 'sample')} in {_count(len(files), data_format.name + ' file')}, "

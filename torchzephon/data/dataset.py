@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import shlex
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -167,7 +168,7 @@ class Dataset:
         with self._naming_itself():
             files = list_files(self._paths, self.store)
             data_format = self._format or format_of_files(file.name for file in files)
-            shards = find_shards(files, data_format, self.store, self.name, " ".join(self._paths))
+            shards = find_shards(files, data_format, self.store, self.name, shlex.join(self._paths))
         self._format = data_format
         return shards
 

@@ -36,7 +36,7 @@ def find_shards(files: Sequence[StoredFile], data_format: Format, store: Store, 
         data_format: of all of them.
         store: where they lie.
         name: of the dataset, for the progress bar.
-        place: path of the dataset as it was given: names the table, and the data in the message of a refusal.
+        place: paths of the dataset as a shell takes them: they name the table, and stand in a refusal's command.
 
     Raises:
         DataError: for a file that is broken, and for remote data whose lines only reading all of it would tell.
@@ -69,7 +69,7 @@ def index_files(
         data_format: of all files.
         store: where they lie; one that publishes may read any amount of remote data.
         name: of the dataset.
-        place: path of the dataset.
+        place: paths of the dataset.
         threads: files at a time; None for one a core, and 32 where data are remote.
     """
     from tqdm import tqdm
@@ -106,7 +106,7 @@ def _refuse_large(missing: Sequence[StoredFile], data_format: Format, place: str
         raise DataError(
             f"{format_bytes(size)} of remote {data_format.name} data have no line index, and finding the lines means "
             f"reading all of it (done by itself up to {format_bytes(REMOTE_LIMIT)}); make the index once, near the "
-            f"data, with: torchzephon index {place}"
+            f"data, with: torchzephon index {place} --format {data_format.name}"
         )
 
 

@@ -140,6 +140,18 @@ def test_http(web, tmp_path, ranges):
     assert len(web.requests) == requests
 
 
+def test_a_forked_process_reads_what_its_parent_read(web):
+    """fsspec's event loop stays behind in the parent."""
+    (web.root / "a.bin").write_bytes(b"0123456789")
+    store = Store()
+    (file,) = list_files(f"{web.url}/a.bin", store)
+    assert b"".join(store.chunks(file)) == b"0123456789"
+    child = os.fork()
+    if child == 0:
+        os._exit(b"".join(store.chunks(file)) != b"0123456789")
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
 def test_a_failing_server_is_asked_again(web):
     (web.root / "a.bin").write_bytes(b"0123456789")
     store = Store()

@@ -189,7 +189,7 @@ def _load(path: str, file: StoredFile) -> LineIndex | None:
             except (ValueError, KeyError, TypeError) as error:
                 logger.warning("the index %s is damaged (%s) and is made anew", path, error)
                 return None
-    except (FileNotFoundError, NotADirectoryError):
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
         return None
     if index is None:
         logger.info("the index %s is not of the file as it is now and is made anew", path)
