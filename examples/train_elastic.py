@@ -55,7 +55,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--lr", type=float, default=3e-3)
     parser.add_argument("--lanes", type=int, default=8, help="the most ranks there may ever be; never changes")
     parser.add_argument("--lane-batch", type=int, default=2, help="rows of each lane in a step")
-    parser.add_argument("--micro-batch", type=int, default=4, help="rows in a forward pass")
+    parser.add_argument("--micro-batch", type=int, default=2, help="rows in a forward pass")
     parser.add_argument("--seq-len", type=int, default=128)
     parser.add_argument("--vocab", type=int, default=1024)
     parser.add_argument("--workers", type=int, default=0, help="loader processes of each rank")
@@ -105,7 +105,7 @@ def main() -> int:
     requests = SaveRequests()
 
     torch.manual_seed(0)
-    model = TinyGPT(args.vocab, args.seq_len).to(device, getattr(torch, args.dtype))
+    model = TinyGPT(args.vocab).to(device, getattr(torch, args.dtype))
     model = parallelize(model, args.parallel, mesh)
     optimizer = AdamW(model.parameters(), lr=args.lr)
     loader = build_loader(
