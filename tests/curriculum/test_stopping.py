@@ -78,6 +78,7 @@ NAMES = ["a", "b"]
         ({"stop_after_passes": 3}, Stopping(3, (None, None))),
         ({"exhausted_policy": "repeat"}, Stopping(None, (None, None))),
         ({"exhausted_policy": "repeat", "stop_after_passes": 2}, Stopping(2, (None, None))),
+        ({"exhausted_policy": {"a": "repeat"}, "stop_after_passes": 2}, Stopping(2, (None, None))),
         ({"exhausted_policy": "stop"}, Stopping(None, (1, 1))),
         ({"exhausted_policy": {"a": "repeat", "b": "stop"}}, Stopping(None, (None, 1))),
         ({"exhausted_policy": {"a": "repeat"}}, Stopping(None, (None, 1))),
@@ -99,7 +100,7 @@ def test_rules(arguments, rule):
     ("arguments", "error", "message"),
     [
         ({"exhausted_policy": "stop", "stop_after_passes": 1}, ValueError, "drop one of the two"),
-        ({"exhausted_policy": {"a": "repeat"}, "stop_after_passes": 1}, ValueError, r"'stop' for \['b'\]"),
+        ({"exhausted_policy": {"b": "stop"}, "stop_after_passes": 1}, ValueError, r"'stop' for \['b'\]"),
         ({"max_repeats": 1, "stop_after_passes": 1}, ValueError, "drop one of the two"),
         ({"max_repeats": {"b": 1}, "stop_after_passes": 1}, ValueError, r"\['b'\] from above"),
         ({"exhausted_policy": "stop", "max_repeats": 1}, ValueError, "exhausted_policy is 'stop'"),

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
+from torchzephon.curriculum.checks import check_int
 from torchzephon.curriculum.mixture import Mixture
 
 Policy: TypeAlias = Literal["repeat", "stop"]
@@ -47,25 +48,26 @@ def stopping_rule(
     Args:
         names: the datasets.
         exhausted_policy: what happens when a dataset has been read to its end: it repeats, or the whole curriculum
-            stops. By dataset: those not named stop. None: repeat.
+            stops. By dataset: those not named stop, or repeat if there is ``stop_after_passes``. None: repeat.
         stop_after_passes: ends when every dataset was read at least this often; None: 1 if no other rule is given.
         max_repeats: repeats of a dataset after its first pass; one more stops the whole curriculum. None: no bound.
 
     Raises:
         ValueError, TypeError: naming the argument, for values that mean nothing and for rules that contradict.
     """
-    policies = per_dataset("exhausted_policy", exhausted_policy, names, default="stop")
+    unnamed = "stop" if stop_after_passes is None else "repeat"
+    policies = per_dataset("exhausted_policy", exhausted_policy, names, default=unnamed)
     repeats = per_dataset("max_repeats", max_repeats, names, default=None)
     for name, policy in policies.items():
         if policy not in ("repeat", "stop", None):
             raise ValueError(f"exhausted_policy must be 'repeat' or 'stop', got {policy!r} for dataset {name!r}")
     for name, count in repeats.items():
         if count is not None:
-            _check_count("max_repeats", count, at_least=0, where=f" for dataset {name!r}")
+            check_int("max_repeats", count, at_least=0, where=f" for dataset {name!r}")
     stopped = [name for name in names if policies[name] == "stop"]
     bounded = [name for name in names if repeats[name] is not None]
     if stop_after_passes is not None:
-        _check_count("stop_after_passes", stop_after_passes, at_least=1)
+        check_int("stop_after_passes", stop_after_passes, at_least=1)
         if stopped:
             raise ValueError(
                 f"stop_after_passes={stop_after_passes} repeats every dataset until all are done, but exhausted_policy"
@@ -100,10 +102,3 @@ def per_dataset(argument: str, value: Any, names: Sequence[str], default: Any) -
     if unknown:
         raise ValueError(f"{argument} names unknown datasets {unknown}; the datasets are {list(names)}")
     return {name: value.get(name, default) for name in names}
-
-
-def _check_count(argument: str, value: Any, at_least: int, where: str = "") -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{argument} must be an int, got {value!r}{where}")
-    if value < at_least:
-        raise ValueError(f"{argument} must be at least {at_least}, got {value}{where}")

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from torchzephon.curriculum.checks import check_int
 from torchzephon.curriculum.curriculum import Curriculum
 from torchzephon.curriculum.deal import Deal
 from torchzephon.curriculum.order import BlockSize, Shuffling
@@ -17,7 +18,7 @@ from torchzephon.curriculum.work import Work
 from torchzephon.data.dataset import Dataset
 from torchzephon.errors import StateError
 from torchzephon.nodes.graph import Estimate
-from torchzephon.nodes.work_source import WorkSource, check_int
+from torchzephon.nodes.work_source import WorkSource
 
 _POINTERS_AT_ONCE = 1024
 _POINTERS_HELD = 2**20
@@ -45,7 +46,7 @@ class MixtureWorkSource(WorkSource):
             smaller or heavier ones repeat meanwhile. This is the default, with 1, if none of the three is given.
         exhausted_policy: ``"repeat"``: datasets repeat without end. ``"stop"``: none repeats; the curriculum ends as
             soon as the next sample would come from a dataset that has none left. A mapping sets it by dataset
-            (those not named stop).
+            (those not named stop, or repeat if ``stop_after_passes`` is given).
         max_repeats: repeats of a dataset after its first pass; where one more would begin, the curriculum ends.
             Means ``exhausted_policy="repeat"`` where that is not given. A mapping sets it by dataset.
         reshuffle_on_repeat: False: all epochs have the same order. A mapping sets it by dataset.
@@ -78,7 +79,7 @@ class MixtureWorkSource(WorkSource):
     ) -> None:
         super().__init__(datasets, block_size=block_size, block_bytes=block_bytes)
         names = [dataset.name for dataset in self.datasets]
-        check_int("seed", seed, at_least=-(2**127))
+        check_int("seed", seed)
         _check_bool("shuffle_shards", shuffle_shards)
         _check_bool("shuffle_within_shard", shuffle_within_shard)
         _check_block_size(shuffle_block_size)
@@ -131,7 +132,7 @@ class MixtureWorkSource(WorkSource):
             StateError: the state is not one of a work source, or lies beyond the end of the lane.
         """
         super().reset(initial_state)
-        samples = self.deal.samples(self.lane or 0)
+        samples = None if initial_state is None else self.deal.samples(self.lane or 0)
         if samples is not None and self.position > samples:
             raise StateError(
                 f"the state is {self.position} samples into lane {self.lane or 0}, which has {samples} samples; was it"

@@ -8,6 +8,7 @@ from typing import Any
 
 from torchdata.nodes import BaseNode
 
+from torchzephon.curriculum.checks import check_int
 from torchzephon.curriculum.work import Work
 from torchzephon.data.dataset import Dataset
 from torchzephon.errors import StateError
@@ -200,18 +201,6 @@ class WorkSource(BaseNode[Work]):
             if isinstance(value, bool) or not isinstance(value, int) or value < 0:
                 raise StateError(f"the state of {type(self).__name__} must hold integers >= 0, got {state!r:.200}")
         return values
-
-
-def check_int(argument: str, value: Any, *, at_least: int) -> None:
-    """Refuses what is not an int of at least ``at_least``, naming the argument.
-
-    Raises:
-        TypeError, ValueError: it is not.
-    """
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{argument} must be an int, got {value!r}")
-    if value < at_least:
-        raise ValueError(f"{argument} must be at least {at_least}, got {value}")
 
 
 def _checked_datasets(datasets: Sequence[Dataset]) -> tuple[Dataset, ...]:
