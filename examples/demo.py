@@ -37,7 +37,7 @@ def parse_arguments() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description="Kill a training job, bring it back on fewer ranks, compare.")
     parser.add_argument("--data", type=Path, help="folder of JSONL or Parquet files with a field text; default: made")
-    parser.add_argument("--out", type=Path, default=Path(".demo"), help="is emptied first")
+    parser.add_argument("--out", type=Path, default=Path(".demo"), help="for corpus, runs and picture")
     parser.add_argument("--steps", type=int, default=30)
     return parser.parse_args()
 
@@ -74,7 +74,8 @@ def main() -> int:
     args = parse_arguments()
     torch.set_num_threads(1)  # for numbers as small as these, threads cost more than they give
     out = args.out
-    shutil.rmtree(out / "runs", ignore_errors=True)
+    for folder in ("corpus", "runs"):
+        shutil.rmtree(out / folder, ignore_errors=True)
     begin = time.monotonic()
 
     def tell(text: str) -> None:
@@ -87,7 +88,7 @@ def main() -> int:
             tell(
                 "making a small corpus: descriptions of the installed packages (JSONL), the standard library (Parquet)"
             )
-            write_corpus(corpus)
+        write_corpus(corpus)
     tokenizer = out / "runs" / "tokenizer"
     tell(f"training a tokenizer with {VOCAB} tokens on {corpus}")
     write_tokenizer(tokenizer, datasets(corpus), vocab_size=VOCAB)
@@ -111,7 +112,7 @@ def main() -> int:
 
     tell("the same with a naive loader")
     samples = (sample["text"] for block in tz.Reader(tz.MixtureWorkSource(datasets(corpus))) for sample in block)
-    documents = encode(list(islice(samples, 400)), tokenizer)
+    documents = encode(list(islice(samples, 1000)), tokenizer)
     naive = NaiveRun(documents, rows=LANES * LANE_BATCH, seq_len=SEQ_LEN, vocab_size=VOCAB, lr=LR)
     naive_whole = {step.step: step for step in naive.train(0, args.steps, 4)}
     naive_phases = [

@@ -14,19 +14,20 @@ import torchzephon as tz
 
 
 def prose() -> Iterator[str]:
-    """The descriptions of the installed packages: what PyPI shows of them."""
-    found = {package.name: package.metadata.get_payload() for package in metadata.distributions() if package.name}
-    yield from (text for _, text in sorted(found.items()) if len(text) > 200)
+    """What PyPI shows of the installed packages, by paragraphs."""
+    texts = {package.name: package.metadata.get_payload() for package in metadata.distributions() if package.name}
+    for _, text in sorted(texts.items()):
+        yield from (part for part in text.split("\n\n\n") if len(part) > 100)
 
 
 def code() -> Iterator[str]:
-    """The source files of the standard library."""
+    """The source of the standard library, by top-level definitions."""
     library = Path(sysconfig.get_path("stdlib"))
     for path in sorted([*library.glob("*.py"), *library.glob("[a-z]*/*.py")]):
-        yield path.read_text(errors="replace")
+        yield from (part for part in path.read_text(errors="replace").split("\n\n\n") if len(part) > 100)
 
 
-def write_corpus(folder: Path, *, documents: int = 400) -> None:
+def write_corpus(folder: Path, *, documents: int = 1000) -> None:
     """Writes ``web/*.jsonl`` and ``code/*.parquet`` with a field ``text``.
 
     Args:
@@ -38,17 +39,19 @@ def write_corpus(folder: Path, *, documents: int = 400) -> None:
 
     (folder / "web").mkdir(parents=True)
     (folder / "code").mkdir()
-    paragraphs = [part for text in prose() for part in text.split("\n\n\n") if len(part) > 100]
-    for shard, texts in enumerate(split(paragraphs[:documents], 4)):
-        lines = (json.dumps({"text": text}) + "\n" for text in texts)
+    texts = some(list(prose()), documents)
+    for shard in range(4):
+        lines = (json.dumps({"text": text}) + "\n" for text in texts[shard::4])
         (folder / "web" / f"part-{shard}.jsonl").write_text("".join(lines))
-    for shard, texts in enumerate(split(list(islice(code(), documents)), 2)):
-        pq.write_table(pa.table({"text": texts}), folder / "code" / f"part-{shard}.parquet", row_group_size=64)
+    texts = some(list(code()), documents)
+    for shard in range(2):
+        table = pa.table({"text": texts[shard::2]})
+        pq.write_table(table, folder / "code" / f"part-{shard}.parquet", row_group_size=64)
 
 
-def split(items: list[str], parts: int) -> list[list[str]]:
-    """Cuts a list in as many parts, all but equally long."""
-    return [items[i * len(items) // parts : (i + 1) * len(items) // parts] for i in range(parts)]
+def some(items: list[str], count: int) -> list[str]:
+    """So many of the items, spread evenly."""
+    return [items[i * len(items) // count] for i in range(count)] if count < len(items) else items
 
 
 def write_tokenizer(folder: Path, datasets: list[tz.Dataset], *, vocab_size: int, documents: int = 200) -> None:

@@ -29,14 +29,14 @@ class Phase:
 
 def print_table(whole: dict[int, Step], phases: list[Phase], naive: dict[int, Step], naive_phases: list[Phase]) -> None:
     """The interrupted job in order of time, each step beside the same step of the job that was not interrupted."""
-    print(f"{'':29}torchzephon{'':27}a naive loader")
-    print(f"{'step':>5} {'ranks':>6}   {'global batch':<17} {'loss':<19} {'same?':<7}  {'global batch':<17} same?")
+    print(f"{'':29}torchzephon{'':23}a naive loader")
+    print(f"{'step':>5} {'ranks':>6}   {'global batch':<17} {'loss':<15} {'same?':<7}  {'global batch':<17} same?")
     for phase, naive_phase in zip(phases, naive_phases, strict=True):
         if phase.from_step:
             print(dim(f"{'':7}back on {phase.ranks} ranks, from the checkpoint of step {phase.from_step}"))
         for step, other in zip(phase.steps, naive_phase.steps, strict=True):
             print(
-                f"{step.step:5d} {step.ranks:6d}   {step.digest:<17} {step.loss:<19.16f} "
+                f"{step.step:5d} {step.ranks:6d}   {step.digest:<17} {step.loss:<15.12f} "
                 f"{mark(same(whole[step.step], step)):<7}  {other.digest:<17} {mark(same(naive[step.step], other))}"
             )
         if phase.killed:
