@@ -151,10 +151,8 @@ class Dataset:
 
     def row_bytes(self, shard: int, rows: NDArray[np.int64], store: Store, pool: Pool) -> NDArray[np.int64]:
         """About how many bytes each row takes in memory, int64 ``[n]``; arguments and errors as of :meth:`read`."""
-        try:
+        with self._naming_itself():
             return self.format.row_bytes(self.shards[shard], rows, self.columns, store, pool)
-        except DataError as error:
-            raise DataError(f"dataset {self.name!r}: {error}", row=error.row) from error
 
     def locate(self, shard: int, row: int) -> str:
         """``"dataset 'web', /data/web/shard-003.jsonl, row 17"``, for messages. Rows count from 0."""

@@ -51,7 +51,7 @@ _VALUES = st.recursive(
 _SAMPLES = st.dictionaries(st.sampled_from(["text", "id", "ü", ""]), _VALUES, min_size=1)
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(
     st.lists(st.tuples(_SAMPLES, st.booleans(), st.sampled_from(["\n", "\r\n", "\n\n", "\n \t\r\n", "  \n"]))),
     st.sampled_from(["", "\ufeff", "\n", "\ufeff\r\n"]),

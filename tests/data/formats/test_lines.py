@@ -5,7 +5,7 @@ import os
 import numpy as np
 import orjson
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torchzephon.data.formats import lines
@@ -18,6 +18,7 @@ from torchzephon.errors import DataError
 _LINES = st.lists(st.sampled_from([b"", b" ", b"\t\r", b"{}", b" {}", b"x" * 40, b"\xc3\xa9\r", b"\x00", b"\x0b"]))
 
 
+@settings(deadline=None)
 @given(_LINES, st.booleans(), st.booleans(), st.lists(st.integers(3, 50), max_size=30))
 def test_records_are_the_lines_that_are_not_blank(parts, mark, last_newline, cuts):
     text = (b"\xef\xbb\xbf" if mark else b"") + b"\n".join(parts) + (b"\n" if last_newline and parts else b"")
