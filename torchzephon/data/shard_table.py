@@ -10,7 +10,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import orjson
 
-import torchzephon
 from torchzephon.data.formats.base import Format, KeepsIndex, Shard
 from torchzephon.data.sizes import format_bytes
 from torchzephon.data.storage.places import atomic_file, cache_root, node_lock, short_hash
@@ -19,7 +18,7 @@ from torchzephon.errors import DataError
 
 logger = logging.getLogger(__name__)
 
-_VERSION = 1
+_VERSION = 1  # another one whenever the table, or what any format makes of a file, is another
 _REMOTE_THREADS = 32
 REMOTE_LIMIT = 10 * 10**9
 """Bytes that are fetched, at most, to find the lines of remote data."""
@@ -42,7 +41,7 @@ def find_shards(files: Sequence[StoredFile], data_format: Format, store: Store, 
         DataError: for a file that is broken, and for remote data whose lines only reading all of it would tell.
     """
     path = os.path.join(cache_root(), "tables", short_hash(data_format.name, place) + ".json")
-    key = short_hash(_VERSION, torchzephon.__version__, [file.key for file in files])
+    key = short_hash(_VERSION, [file.key for file in files])
     shards = _load(path, key, files)
     if shards is None:
         with node_lock(path):
