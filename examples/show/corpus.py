@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import sys
+import shutil
 import sysconfig
 from collections.abc import Iterator
 from importlib import metadata
@@ -75,5 +75,11 @@ def write_tokenizer(folder: Path, datasets: list[tz.Dataset], *, vocab_size: int
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
 
 
-if __name__ == "__main__":
-    write_corpus(Path(sys.argv[1]))
+def small_data(folder: Path = Path(".demo/small")) -> tuple[str, str]:
+    """A corpus and a tokenizer for the small examples, made when they are not there: the folders of both."""
+    corpus, tokenizer = folder / "corpus", folder / "tokenizer"
+    if not tokenizer.exists():
+        shutil.rmtree(folder, ignore_errors=True)
+        write_corpus(corpus, documents=300)
+        write_tokenizer(tokenizer, [tz.Dataset("web", str(corpus / "web"))], vocab_size=512)
+    return str(corpus), str(tokenizer)
