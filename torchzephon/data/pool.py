@@ -21,7 +21,7 @@ class PoolStats:
         hits: gets that found their value, or waited for another thread's load of it.
         loads: values loaded.
         bytes: bytes held now.
-        peak: the most bytes that were held at one time, a value just loaded included.
+        peak: the most bytes that were held at one time.
     """
 
     hits: int = 0
@@ -63,7 +63,7 @@ class Pool:
 
         Args:
             key: names the value. Everything that the value depends on must be in it.
-            load: gives the value and the bytes of memory that it takes. May itself get other keys.
+            load: gives the value and the bytes of memory that it takes. May itself get other keys, and make room.
 
         Raises:
             Exception: what ``load`` raised, in every thread that waited for it; the next get loads again.
@@ -101,19 +101,24 @@ class Pool:
                 del shelf.pending[key]
             mine.done.set()
 
-    def _keep(self, shelf: _Shelf, key: Hashable, value: Any, size: int) -> None:
+    def make_room(self, size: int) -> None:
+        """Evicts what would be evicted by a value of ``size`` bytes: to be called before it takes them, not after."""
+        shelf = self._shelf()
         dropped = []  # let go of outside the lock: freeing may take long
         with shelf.lock:
-            stats = shelf.stats
-            shelf.values[key] = value, size
-            stats.loads += 1
-            stats.bytes += size
-            stats.peak = max(stats.peak, stats.bytes)
-            while stats.bytes > self.memory_bytes and len(shelf.values) > 1:
-                _, (old, old_size) = shelf.values.popitem(last=False)
-                stats.bytes -= old_size
-                dropped.append(old)
+            while shelf.values and shelf.stats.bytes + size > self.memory_bytes:
+                _, (value, value_size) = shelf.values.popitem(last=False)
+                shelf.stats.bytes -= value_size
+                dropped.append(value)
         dropped.clear()
+
+    def _keep(self, shelf: _Shelf, key: Hashable, value: Any, size: int) -> None:
+        self.make_room(size)
+        with shelf.lock:
+            shelf.values[key] = value, size
+            shelf.stats.loads += 1
+            shelf.stats.bytes += size
+            shelf.stats.peak = max(shelf.stats.peak, shelf.stats.bytes)
 
     def _shelf(self) -> _Shelf:
         pid = os.getpid()

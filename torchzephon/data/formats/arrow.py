@@ -58,14 +58,17 @@ class Chunk:
     """
 
     def __init__(self, batch: pa.RecordBatch, columns: Mapping[str, tuple[str, ...]]) -> None:
+        import pyarrow as pa
+
         arrays = {name: _plain(_follow(batch, path)) for name, path in columns.items()}
-        self.columns: dict[str, Decoded] = {name: _decode(array) for name, array in arrays.items()}
+        compact, nbytes = _compact(pa.RecordBatch.from_arrays(list(arrays.values()), list(arrays)))
+        self.columns: dict[str, Decoded] = {}
         self.row_bytes = np.zeros(batch.num_rows, np.int64)
-        self.nbytes = self.row_bytes.nbytes
-        for name, array in arrays.items():
-            column = self.columns[name]
+        self.nbytes = nbytes + self.row_bytes.nbytes
+        for name, array in zip(columns, compact.columns, strict=True):
+            column = self.columns[name] = _decode(array)
             self.row_bytes += _sizes(array, column)
-            self.nbytes += array.nbytes + (column.rows.offsets.nbytes if isinstance(column, Lists) else 0)
+            self.nbytes += column.rows.offsets.nbytes if isinstance(column, Lists) else 0
 
     def __len__(self) -> int:
         return len(self.row_bytes)
@@ -125,6 +128,27 @@ def _objects(part: Decoded, rows: NDArray[np.int64]) -> list[Any]:
 
 def _all_valid(part: Lists, rows: NDArray[np.int64]) -> bool:
     return part.valid is None or bool(part.valid[rows].all())
+
+
+def _compact(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, int]:
+    """Copies a batch into one mapping of its own, of the right size, that the system takes back when it is let go.
+
+    Arrow's buffers grow by doubling and its allocator keeps what is freed: half as much again as is held.
+    """
+    import mmap
+
+    import pyarrow as pa
+
+    def write(sink: pa.NativeFile) -> None:
+        with pa.ipc.new_stream(sink, batch.schema) as writer:
+            writer.write_batch(batch)
+
+    counter = pa.MockOutputStream()
+    write(counter)
+    private = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
+    memory = pa.py_buffer(mmap.mmap(-1, counter.size(), **private))
+    write(pa.FixedSizeBufferWriter(memory))
+    return pa.ipc.open_stream(memory).read_next_batch(), memory.size
 
 
 def _follow(batch: pa.RecordBatch, path: tuple[str, ...]) -> pa.Array:

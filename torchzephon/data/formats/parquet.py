@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torchzephon.data.block import Column
 from torchzephon.data.formats.arrow import Chunk, UnreadableError, pick
 from torchzephon.data.formats.base import Shard
-from torchzephon.data.formats.parquet_file import ParquetFooter, decode, read_footer
+from torchzephon.data.formats.parquet_file import ParquetFooter, Unit, decode, read_footer
 from torchzephon.data.pool import Pool
 from torchzephon.data.storage.store import Store, StoredFile
 from torchzephon.errors import DataError
@@ -88,10 +88,8 @@ class ParquetFormat:
         which, local = np.empty(len(rows), np.intp), np.empty(len(rows), np.int64)
         for unit, at, in_unit in _split(rows + footer.starts[shard.part[0]], footer.starts[bounds]):
             first, last = int(bounds[unit]), int(bounds[unit + 1])
-            decoded = pool.get(
-                (self.name, shard.file.key, first, last, wanted),
-                partial(decode, shard.file, footer, first, last, columns, store),
-            )
+            key = (self.name, shard.file.key, first, last, wanted)
+            decoded = pool.get(key, partial(_load_unit, shard.file, footer, first, last, columns, store, pool))
             if isinstance(decoded, str):
                 raise DataError(decoded, row=int(at[0]))
             for chunk, at_in_unit, in_chunk in _split(in_unit, decoded.starts):
@@ -107,6 +105,19 @@ class ParquetFormat:
             return footer, footer.nbytes
 
         return pool.get((self.name, file.key), load)
+
+
+def _load_unit(
+    file: StoredFile,
+    footer: ParquetFooter,
+    first: int,
+    last: int,
+    columns: Mapping[str, str] | None,
+    store: Store,
+    pool: Pool,
+) -> tuple[Unit | str, int]:
+    pool.make_room(footer.unit_bytes(first, last, columns))
+    return decode(file, footer, first, last, columns, store)
 
 
 def _split(

@@ -65,6 +65,16 @@ class ParquetFooter:
             bounds = self._units[first, last] = np.array([*begins, last], np.intp)
         return bounds
 
+    def unit_bytes(self, first: int, last: int, columns: Mapping[str, str] | None) -> int:
+        """About how many bytes the columns of the row groups ``[first, last)`` take when they are decoded."""
+        leaves: Sequence[int] = range(self.metadata.num_columns)
+        if columns is not None:
+            wanted = tuple(f"{stored}." for stored in columns.values())
+            paths = [f"{self.metadata.schema.column(leaf).path}." for leaf in leaves]
+            leaves = [leaf for leaf in leaves if paths[leaf].startswith(wanted)]
+        groups = [self.metadata.row_group(group) for group in range(first, last)]
+        return sum(group.column(leaf).total_uncompressed_size for group in groups for leaf in leaves)
+
     def paths(self, columns: Mapping[str, str] | None, file: StoredFile) -> dict[str, tuple[str, ...]]:
         """Looks columns up.
 
@@ -152,8 +162,6 @@ def decode(
     Raises:
         DataError: for a file that is gone, has changed, or cannot be read just now, and for a column it does not have.
     """
-    import pyarrow as pa
-
     paths = footer.paths(columns, file)
     rows = int(footer.starts[last] - footer.starts[first])
     batch_rows = max(1, rows * CHUNK_BYTES // max(1, sum(footer.sizes[first:last])))
@@ -176,9 +184,6 @@ def decode(
             if _is_broken(error):
                 return f"{broken}: {error}", 0
             _try_again(file, attempt, error)
-        finally:
-            # Else Arrow keeps what was freed for itself: several times the bound of the pool.
-            pa.default_memory_pool().release_unused()
     starts = np.cumsum([0, *map(len, chunks)])
     if starts[-1] != rows:
         return f"{broken}: there are {starts[-1]} rows instead of {rows}", 0
