@@ -82,7 +82,10 @@ class Pump:
 
     def take(self, lane: int) -> Item:
         """See :class:`~torchzephon.elastic.supply.Supply`."""
-        item = self._lanes[lane].queue.popleft()
+        stream = self._lanes[lane]
+        if not stream.queue:
+            self.has(lane, stream.made)
+        item = stream.queue.popleft()
         if self._threads:
             with self._changed:
                 self._taken += 1

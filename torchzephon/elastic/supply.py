@@ -28,7 +28,7 @@ class Supply(Protocol):
         ...
 
     def take(self, lane: int) -> Item:
-        """The lane's next batch; only after :meth:`has` said that there is one."""
+        """The lane's next batch, of which :meth:`has` said that there is one (before a restart, perhaps)."""
         ...
 
     def close(self) -> None:

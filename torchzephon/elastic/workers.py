@@ -118,6 +118,8 @@ class WorkerSupply:
 
     def take(self, lane: int) -> Item:
         """See :class:`~torchzephon.elastic.supply.Supply`."""
+        if not self._queues[lane]:
+            self.has(lane, self._made[lane])
         return self._queues[lane].popleft()
 
     def close(self) -> None:

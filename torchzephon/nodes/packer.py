@@ -123,9 +123,7 @@ class SequencePacker(BufferedNode[dict[str, Any]]):
 
     def get_state(self) -> dict[str, Any]:
         """The anchor, and what the algorithm goes on from."""
-        released, state = self._packing.cursor()
-        self.release(released - self._documents_released)
-        self._documents_released = released
+        state = self._settle()
         return {**super().get_state(), **state}
 
     def blank(self) -> dict[str, Any]:
@@ -147,8 +145,11 @@ class SequencePacker(BufferedNode[dict[str, Any]]):
         }
 
     def estimate(self, source: Estimate | None) -> Estimate | None:
-        """The source's tokens in full sequences."""
-        return None if source is None else replace(source, items=source.tokens / self.length)
+        """The source's tokens in full sequences; what is tokenized on storage has about 4 bytes a token."""
+        if source is None:
+            return None
+        tokens = source.tokens or source.bytes / 4
+        return replace(source, tokens=tokens, items=tokens / self.length)
 
     def summary(self) -> str:
         """Algorithm and length."""
@@ -166,8 +167,16 @@ class SequencePacker(BufferedNode[dict[str, Any]]):
         self._documents_released = 0
         self._closed = False
 
+    def _settle(self) -> Mapping[str, Any]:
+        """Releases the documents that are used up: not at every sequence, since only states need it. The cursor."""
+        released, state = self._packing.cursor()
+        self.release(released - self._documents_released)
+        self._documents_released = released
+        return state
+
     def _feed(self) -> None:
         """Gives the next block's documents to the algorithm, or says that there are no more."""
+        self._settle()
         try:
             block = self.pull()
         except StopIteration:

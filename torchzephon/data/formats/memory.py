@@ -64,12 +64,14 @@ class MemoryFormat:
     def row_bytes(
         self, shard: Shard, rows: NDArray[np.int64], columns: Mapping[str, str] | None, store: Store, pool: Pool
     ) -> NDArray[np.int64]:
-        """Characters of text and items of arrays in each row, int64 ``[n]``."""
+        """About the bytes of each row, int64 ``[n]``."""
         return np.array([_text_bytes(self.samples[row]) for row in rows.tolist()], np.int64)
 
 
 def _text_bytes(sample: Mapping[str, Any]) -> int:
-    return sum(len(value) if hasattr(value, "__len__") else 8 for value in sample.values())
+    """About the bytes of a sample: a byte a character, four a list's item (which is a token most of the time)."""
+    sizes = ((len(value), value) for value in sample.values() if hasattr(value, "__len__"))
+    return sum(size if isinstance(value, (str, bytes)) else 4 * size for size, value in sizes)
 
 
 def _stand_in(value: Any) -> Any:
