@@ -19,6 +19,7 @@ class Sized(Dataset):
 
     def __init__(self, name, shards):
         self.name = name
+        self.columns = None
         self.sizes = shards
 
     @property
@@ -298,3 +299,11 @@ def test_real_datasets():
     source = MixtureWorkSource(data, shuffle_shards=False, exhausted_policy="stop")
     assert [p[3] for p in pointers(source)] == list(range(10))
     assert "'a'" in source.describe_work(source.last)
+
+
+def test_a_selection_of_columns_is_part_of_the_description():
+    datasets = web_and_code()
+    datasets[0].columns = {"text": "content"}
+    described = MixtureWorkSource(datasets).describe()["datasets"]
+    assert described[0]["columns"] == {"text": "content"}
+    assert "columns" not in described[1]

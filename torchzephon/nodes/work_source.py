@@ -163,17 +163,7 @@ class WorkSource(BaseNode[Work]):
 
     def describe(self) -> Mapping[str, Any]:
         """The datasets: names, numbers of shards and samples, digests. A subclass adds its own arguments."""
-        return {
-            "datasets": [
-                {
-                    "name": dataset.name,
-                    "shards": len(dataset.shards),
-                    "samples": dataset.num_samples,
-                    "digest": dataset.digest,
-                }
-                for dataset in self.datasets
-            ]
-        }
+        return {"datasets": [_describe_dataset(dataset) for dataset in self.datasets]}
 
     def describe_work(self, work: Work) -> str:
         """Where the samples of a Work lie, for messages: the first and the last one."""
@@ -217,3 +207,13 @@ def _checked_datasets(datasets: Sequence[Dataset]) -> tuple[Dataset, ...]:
     if repeated:
         raise ValueError(f"dataset names must differ, weights and states go by them; repeated: {repeated}")
     return checked
+
+
+def _describe_dataset(dataset: Dataset) -> dict[str, Any]:
+    description = {
+        "name": dataset.name,
+        "shards": len(dataset.shards),
+        "samples": dataset.num_samples,
+        "digest": dataset.digest,
+    }
+    return description if dataset.columns is None else {**description, "columns": dataset.columns}

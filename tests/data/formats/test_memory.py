@@ -35,8 +35,8 @@ def test_columns_are_selected_and_renamed(pool):
 def test_sizes(pool):
     made = MemoryFormat([{"text": "abc", "n": 1, "ids": [1, 2]}, {}])
     (shard,) = made.index(_FILE, Store())
-    assert (shard.num_samples, shard.num_bytes) == (2, 13)
-    assert made.row_bytes(shard, np.array([1, 0]), None, Store(), pool).tolist() == [0, 13]
+    assert (shard.num_samples, shard.num_bytes) == (2, 11)
+    assert made.row_bytes(shard, np.array([1, 0]), None, Store(), pool).tolist() == [0, 11]
 
 
 @pytest.mark.parametrize(
