@@ -69,7 +69,7 @@ class BufferedNode(BaseNode[T]):
         self._pulled = 0  # samples
         self._released = 0
         self._skip = 0  # samples after the loaded anchor that are used already
-        self._rest: Block | None = None  # pulled and pushed back
+        self._back: deque[Block] = deque()  # pushed back
         self._ended = False
 
     def reset(self, initial_state: dict[str, Any] | None = None) -> None:
@@ -99,9 +99,8 @@ class BufferedNode(BaseNode[T]):
             StopIteration: at the end of the source.
             StateError: if the source ends before all the samples that the loaded state has used.
         """
-        if self._rest is not None:
-            block, self._rest = self._rest, None
-            return block
+        if self._back:
+            return self._back.popleft()
         while True:
             block = self._next_block()
             used = min(self._skip, len(block))
@@ -115,21 +114,26 @@ class BufferedNode(BaseNode[T]):
 
         For samples that turn out to be bad: whoever asks again must get the error again, not the samples after them.
         """
-        self._rest = block
+        self._back.appendleft(block)
 
     def take(self, count: int) -> list[dict[str, Any]]:
         """The next ``count`` samples, fewer only at the end of the source."""
-        samples: list[dict[str, Any]] = []
-        while len(samples) < count:
-            try:
+        blocks: list[Block] = []
+        try:
+            while count > 0:
                 block = self.pull()
-            except StopIteration:
-                break
-            wanted = count - len(samples)
-            samples.extend(block[:wanted])
-            if wanted < len(block):
-                self.push_back(block[wanted:])
-        return samples
+                if count < len(block):
+                    self.push_back(block[count:])
+                    block = block[:count]
+                blocks.append(block)
+                count -= len(block)
+        except StopIteration:
+            pass
+        except Exception:
+            for block in reversed(blocks):
+                self.push_back(block)
+            raise
+        return [sample for block in blocks for sample in block]
 
     def release(self, count: int) -> None:
         """Says that the ``count`` oldest samples that were not released yet are not needed any more."""

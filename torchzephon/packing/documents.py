@@ -34,6 +34,11 @@ class Documents:
         """Tokens of each document, int64 ``[n]``."""
         return np.diff(self.offsets)
 
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of all documents together."""
+        return len(self.columns[0])
+
     def __len__(self) -> int:
         return len(self.offsets) - 1
 

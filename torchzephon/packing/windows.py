@@ -96,7 +96,7 @@ class Windows:
             if self._added <= ordinal < self._added + known:
                 row = ordinal - self._added
                 self._parts.append(self._last_piece(documents[row : row + 1]))
-                self._tokens += int(self._parts[-1].offsets[-1])
+                self._tokens += self._parts[-1].num_tokens
         self._added += len(documents)
         self._rest = documents[known:]
 
@@ -201,13 +201,10 @@ class Windows:
 
     def _advance(self) -> None:
         """Goes on to the next window."""
-        self._parts = [
-            Documents([column[part].copy() for column in self._flat], np.asarray([0, part.stop - part.start], np.int64))
-            for _, part in self._waiting
-        ]
+        self._parts = [_single([column[part].copy() for column in self._flat]) for _, part in self._waiting]
         self._waited = [ordinal for ordinal, _ in self._waiting]
         self._fresh += self._count
-        self._tokens = sum(int(part.offsets[-1]) for part in self._parts)
+        self._tokens = sum(part.num_tokens for part in self._parts)
         self._count = self._at = 0
         self._limit = None
         self._full = False
@@ -219,8 +216,7 @@ class Windows:
         _, starts, stops = cut(document.lengths, self._capacity, self._options.oversize)
         if not len(starts):
             raise self._changed()
-        start, stop = int(starts[-1]), int(stops[-1])
-        return Documents([column[start:stop] for column in document.columns], np.asarray([0, stop - start], np.int64))
+        return _single([column[starts[-1] : stops[-1]] for column in document.columns])
 
     def _note_cut(self, lengths: NDArray[np.int64]) -> None:
         before = self.cut
@@ -234,3 +230,7 @@ class Windows:
             f"the window of {self._options.window} documents that the state was saved in cannot be packed again: the "
             "data or the tokenizer has changed since"
         )
+
+
+def _single(columns: Columns) -> Documents:
+    return Documents.of(columns, np.asarray([len(columns[0])], np.int64))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,13 +12,7 @@ from numpy.typing import NDArray
 
 from torchzephon.errors import StateError
 from torchzephon.packing.base import Columns, Options, Pieces
-
-
-@dataclass(frozen=True)
-class _Chunk:
-    columns: Columns
-    ends: NDArray[np.int64]  # of each document, in tokens
-    size: int  # tokens
+from torchzephon.packing.documents import Documents
 
 
 class Wrap:
@@ -43,22 +37,24 @@ class Wrap:
             )
         self._capacity = capacity
         self._drop_last = options.drop_last
-        self._chunks: deque[_Chunk] = deque()
-        self._at: int = 0 if state is None else state[self.TOKEN_KEY]  # tokens of the first chunk that are used
-        self._left = -self._at
-        self._released = 0  # documents of the chunks that are gone
+        self._parts: deque[Documents] = deque()
+        self._at: int = 0 if state is None else state[self.TOKEN_KEY]  # tokens of the first part that are used
+        self._left = -self._at  # tokens
+        self._released = 0  # documents of the parts that are gone
         self._closed = False
 
     def add(self, columns: Columns, lengths: NDArray[np.int64]) -> None:
         """Adds consecutive documents: see :meth:`Packing.add`."""
-        ends = np.cumsum(lengths)
-        if not self._chunks and len(ends) and self._at and self._at >= ends[0]:
+        documents = Documents.of(columns, lengths)
+        if not self._parts and len(documents) and self._at and self._at >= lengths[0]:
             raise StateError(
-                f"the saved state has used {self._at} tokens of a document that now has {ends[0]}: the data or the "
+                f"the saved state has used {self._at} tokens of a document that now has {lengths[0]}: the data or the "
                 "tokenizer has changed since"
             )
-        self._chunks.append(_Chunk(columns, ends, len(columns[0])))
-        self._left += len(columns[0])
+        if self._parts and not self._left:
+            self._drop_first()
+        self._parts.append(documents)
+        self._left += documents.num_tokens
 
     def close(self) -> None:
         """Says that no more documents will come."""
@@ -78,9 +74,9 @@ class Wrap:
             count = self._left
         if not count:
             return None
-        first = self._chunks[0]
+        first = self._parts[0]
         stop = self._at + count
-        if stop <= first.size:
+        if stop <= first.num_tokens:
             pieces = [[column[self._at : stop]] for column in first.columns]
             self._at = stop
         else:
@@ -88,25 +84,27 @@ class Wrap:
         self._left -= count
         return None if self._drop_last and count < self._capacity else pieces
 
+    def cursor(self) -> tuple[int, dict[str, int]]:
+        """Whole documents used, and tokens used of the next: see :meth:`Packing.cursor`."""
+        if not self._parts:
+            return 0, {self.TOKEN_KEY: self._at}
+        offsets = self._parts[0].offsets
+        done = int(np.searchsorted(offsets[1:], self._at, side="right"))
+        return self._released + done, {self.TOKEN_KEY: self._at - int(offsets[done])}
+
     def _join(self, count: int) -> Pieces:
-        pieces: Pieces = [[] for _ in self._chunks[0].columns]
+        pieces: Pieces = [[] for _ in self._parts[0].columns]
         while True:
-            first = self._chunks[0]
-            stop = min(self._at + count, first.size)
+            first = self._parts[0]
+            stop = min(self._at + count, first.num_tokens)
             for column, parts in zip(first.columns, pieces, strict=True):
                 parts.append(column[self._at : stop])
             count -= stop - self._at
             self._at = stop
             if not count:
                 return pieces
-            self._chunks.popleft()
-            self._released += len(first.ends)
-            self._at = 0
+            self._drop_first()
 
-    def cursor(self) -> tuple[int, dict[str, int]]:
-        """Whole documents used, and tokens used of the next: see :meth:`Packing.cursor`."""
-        if not self._chunks:
-            return 0, {self.TOKEN_KEY: self._at}
-        ends = self._chunks[0].ends
-        done = int(np.searchsorted(ends, self._at, side="right"))
-        return self._released + done, {self.TOKEN_KEY: self._at - (int(ends[done - 1]) if done else 0)}
+    def _drop_first(self) -> None:
+        self._released += len(self._parts.popleft())
+        self._at = 0
