@@ -284,6 +284,5 @@ def test_an_error_of_the_source_passes_through_and_can_be_tried_again(node_type)
     got = []
     for _ in range(2):
         with pytest.raises(OSError, match="no route"):
-            for item in node:
-                got.append(item)  # noqa: PERF402
+            got.extend(node)
     assert got + list(node) == list(node_type(Texts(20)))
