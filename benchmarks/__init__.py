@@ -1,0 +1,1 @@
+"""Benchmarks of torchzephon and of other loaders; see README.md."""
