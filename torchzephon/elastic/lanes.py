@@ -171,18 +171,18 @@ class Lanes(BaseNode[Any]):
     def share(self, part: int, parts: int) -> Lanes:
         """Every ``parts``-th place of this rank's rounds, as a node of its own that talks to nobody: for a worker."""
         lanes = copy.copy(self)
-        lanes.assignment = self.assignment.share(part, parts)
-        lanes._agreement = None
-        if self.assignment.size > 1 and self._agreement is not None:
-            lanes._end = "ragged"
+        vars(lanes).update(self._alone(part, parts))
         lanes._prepare()
         return lanes
 
+    def _alone(self, part: int, parts: int) -> dict[str, Any]:
+        """What is different in another process, which cannot agree with other ranks on anything."""
+        end = self._end if self._agreement is None else "ragged"
+        return {"assignment": self.assignment.share(part, parts), "_agreement": None, "_end": end}
+
     def __getstate__(self) -> dict[str, Any]:
-        if self._agreement is not None:
-            raise TypeError("Lanes over finite data on several ranks cannot be pickled: its ranks agree on the end")
         fields = {name: value for name, value in vars(self).items() if name not in _RUNTIME}
-        fields["assignment"] = self.assignment.share(self.assignment.part, self.assignment.parts)
+        fields |= self._alone(self.assignment.part, self.assignment.parts)
         return fields | {"root": None, "template": None, "graph": dump_root(self.root)}
 
     def __setstate__(self, fields: dict[str, Any]) -> None:

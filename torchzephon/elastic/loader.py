@@ -60,7 +60,12 @@ class ElasticDataLoader(Generic[T]):
         self._supply: WorkerSupply | None = None
         if num_workers:
             pin_memory = pin_memory and torch.cuda.is_available()
-            self._supply = WorkerSupply(self.lanes, num_workers, pin_memory=pin_memory, options=options)
+            self._supply = WorkerSupply(
+                self.lanes.make_pump(num_threads=0),
+                min(num_workers, len(self.lanes.owned)),  # more would idle
+                pin_memory=pin_memory,
+                options=options,
+            )
             self.lanes.use_supply(self._supply)
         self._positioned = True  # the node stands where the next iteration is to begin
         self._iteration = 0

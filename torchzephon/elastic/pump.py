@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
+from typing import Any
 
 from torchzephon.elastic.lane import Item, Lane
 from torchzephon.elastic.lane_state import LaneState
-from torchzephon.elastic.template import Root, make_graph
+from torchzephon.elastic.template import Root, dump_root, load_root, make_graph
 from torchzephon.errors import LaneError
 
 _MOST_AHEAD = 128  # batches; a rank with thousands of lanes must not hold `prefetch` whole rounds of them
@@ -39,6 +40,10 @@ class Pump:
         self._stopping = False
         self._taken = 0  # consumer's position, in batches of all lanes since start
         self._wanted = 0  # position up to which the consumer has asked, which may lie beyond the bound
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        options = (self._num_lanes, self._num_threads, self._rounds_ahead, self._same_order)
+        return _load_pump, (dump_root(self._root), *options)
 
     def start(self, states: Mapping[int, LaneState]) -> None:
         """See :class:`~torchzephon.elastic.supply.Supply`."""
@@ -127,3 +132,7 @@ class Pump:
                 lane.error = LaneError(f"lane {lane.index}: its thread was stopped by {cause}")
             with self._changed:
                 self._changed.notify_all()
+
+
+def _load_pump(root: bytes, num_lanes: int, num_threads: int, rounds_ahead: int, same_order: bool) -> Pump:
+    return Pump(load_root(root), num_lanes, num_threads=num_threads, rounds_ahead=rounds_ahead, same_order=same_order)

@@ -14,7 +14,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 
 from torchzephon.elastic.lane import Item
 from torchzephon.elastic.lane_state import LaneState
-from torchzephon.elastic.lanes import Lanes
+from torchzephon.elastic.pump import Pump
 from torchzephon.elastic.transport import Packed, pack, unpack
 from torchzephon.errors import WorkerError
 
@@ -40,13 +40,13 @@ class WorkerLanes(IterableDataset[Share]):
     """What runs in a worker: a contiguous run of the rank's lanes, one round an item.
 
     Args:
-        lanes: the node of the rank.
-        states: where its lanes stand when the workers start.
+        pump: makes the batches; pickled or inherited before it was started.
+        states: where the rank's lanes stand when the workers start.
     """
 
-    def __init__(self, lanes: Lanes, states: Mapping[int, LaneState]) -> None:
+    def __init__(self, pump: Pump, states: Mapping[int, LaneState]) -> None:
         super().__init__()
-        self._lanes = lanes
+        self._pump = pump
         self._states = dict(states)
         # The loaded state is for the first iteration only; a persistent worker takes later cycles from here.
         self.next_cycle = torch.full((1,), -1, dtype=torch.int64).share_memory_()
@@ -58,7 +58,7 @@ class WorkerLanes(IterableDataset[Share]):
         mine = owned[worker.id * len(owned) // worker.num_workers : (worker.id + 1) * len(owned) // worker.num_workers]
         cycle = int(self.next_cycle)
         states = {lane: self._states[lane] if cycle < 0 else LaneState(cycle=cycle) for lane in mine}
-        pump = self._lanes.make_pump(num_threads=0)
+        pump = self._pump
         pump.start(states)
         given = {lane: state.given for lane, state in states.items()}
         waiting = set(mine)
@@ -78,15 +78,15 @@ class WorkerSupply:
     """The supply of worker processes; see :class:`~torchzephon.elastic.supply.Supply`.
 
     Args:
-        lanes: the node whose batches they make.
-        num_workers: processes; more than there are lanes would idle and are not started.
+        pump: makes the batches in each worker, inline.
+        num_workers: processes, at most one a lane.
         pin_memory: put batches into page-locked memory.
         options: further arguments of ``StatefulDataLoader``.
     """
 
-    def __init__(self, lanes: Lanes, num_workers: int, *, pin_memory: bool, options: Mapping[str, Any]) -> None:
-        self._lanes = lanes
-        self._num_workers = min(num_workers, len(lanes.owned))
+    def __init__(self, pump: Pump, num_workers: int, *, pin_memory: bool, options: Mapping[str, Any]) -> None:
+        self._pump = pump
+        self._num_workers = num_workers
         self._pin_memory = pin_memory
         self._options = dict(options)
         self._loader: StatefulDataLoader[Share] | None = None
@@ -103,7 +103,7 @@ class WorkerSupply:
         else:
             self._shut_down()
             self._loader = StatefulDataLoader(
-                WorkerLanes(self._lanes, states), batch_size=None, num_workers=self._num_workers, **self._options
+                WorkerLanes(self._pump, states), batch_size=None, num_workers=self._num_workers, **self._options
             )
         self._queues: dict[int, deque[Item]] = {lane: deque() for lane in states}
         self._made = {lane: state.given for lane, state in states.items()}
