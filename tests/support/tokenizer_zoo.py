@@ -1,5 +1,7 @@
 """Small tokenizers of the common families, trained on generated text and saved as Hugging Face directories."""
 
+# ruff: noqa: RUF001, SIM905
+
 import json
 import random
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import os
 from collections.abc import Sequence
@@ -16,7 +15,8 @@ from torchzephon.data.ragged import Ragged
 from torchzephon.errors import DataError
 from torchzephon.nodes.graph import Estimate
 from torchzephon.text.choice import BACKENDS
-from torchzephon.text.framing import split, surround, truncate
+from torchzephon.text.content import SPECIAL_TOKENS, SpecialTokens
+from torchzephon.text.cutting import split, truncate
 from torchzephon.text.load import load_content
 from torchzephon.text.shared import SharedEncoder
 
@@ -68,7 +68,7 @@ class TextTokenizer(BaseNode[Block]):
         *,
         field: str = "text",
         keep: Sequence[str] = (),
-        special_tokens: Literal["eos", "bos", "bos_eos", "none", "tokenizer_default"] = "eos",
+        special_tokens: SpecialTokens = "eos",
         allow_special: bool = True,
         max_length: int | None = None,
         overflow: Literal["keep", "truncate", "split"] = "keep",
@@ -78,7 +78,7 @@ class TextTokenizer(BaseNode[Block]):
         super().__init__()
         if not isinstance(source, BaseNode):
             raise TypeError(f"source must be a node, got {type(source).__name__}")
-        _one_of("special_tokens", special_tokens, ("eos", "bos", "bos_eos", "none", "tokenizer_default"))
+        _one_of("special_tokens", special_tokens, SPECIAL_TOKENS)
         _one_of("overflow", overflow, ("keep", "truncate", "split"))
         _one_of("backend", backend, BACKENDS)
         _one_of("on_error", on_error, ("raise", "skip"))
@@ -100,11 +100,13 @@ class TextTokenizer(BaseNode[Block]):
         self.overflow = overflow
         self.on_error = on_error
         self.skipped = 0
-        self.encoder = SharedEncoder(load_content(tokenizer), backend=backend, allow_special=allow_special)
-        self._prefix, self._suffix = self.encoder.frame(special_tokens)
-        frame = len(self._prefix) + len(self._suffix)
-        if max_length is not None and max_length <= (frame if overflow == "truncate" else 0):
-            raise ValueError(f"max_length={max_length} leaves no room for text beside {frame} control tokens")
+        content = load_content(tokenizer, special_tokens)
+        self.encoder = SharedEncoder(content, backend=backend, allow_special=allow_special)
+        prefix, self._suffix = self.encoder.frame_lengths() if overflow == "truncate" else (0, 0)
+        if max_length is not None and max_length <= prefix + self._suffix:
+            raise ValueError(
+                f"max_length={max_length} leaves no room for text beside {prefix + self._suffix} control tokens"
+            )
 
     def reset(self, initial_state: dict[str, Any] | None = None) -> None:
         """Resets the source; the encoder has no state."""
@@ -116,21 +118,15 @@ class TextTokenizer(BaseNode[Block]):
         """The next block of which any sample can be used."""
         while True:
             block = as_block(next(self.source))
-            texts, rows = self._texts(block)
-            if not texts:
-                continue
-            if len(texts) < len(block):
-                block = block.take(np.asarray(rows, np.intp))
-            kept = {name: self._kept(block, name) for name in self.keep}
-            ids = self._frame(self.encoder.encode(texts, block.locate))
-            if self.overflow != "split":
-                return block.replace({"input_ids": ids, **kept})
-            assert self.max_length is not None
-            pieces, owners = split(ids, self.max_length)
-            block = block.replace(kept)
-            if len(pieces) > len(ids):
-                block = block.take(owners)
-            return block.replace({"input_ids": pieces, **block.columns})
+            if not isinstance(block.columns.get(self.field), list):
+                block = self._usable(block)
+            try:
+                ids = self._encode(block)
+            except (TypeError, UnicodeEncodeError):  # to look at every text first takes up to a quarter of the time
+                block = self._usable(block)
+                ids = self._encode(block)
+            if len(block):
+                return self._block(block, ids)
 
     def get_state(self) -> dict[str, Any]:
         """The source's state, and the count of skipped samples when there are any."""
@@ -141,9 +137,8 @@ class TextTokenizer(BaseNode[Block]):
 
     def describe(self) -> dict[str, Any]:
         """The arguments; the tokenizer by a digest of its content and control tokens, the backend by its version."""
-        content = f"{self.encoder.content.digest} {self._prefix} {self._suffix}"
         return {
-            "tokenizer": hashlib.sha256(content.encode()).hexdigest()[:16],
+            "tokenizer": self.encoder.content.digest,
             "backend": self.encoder.name,
             "field": self.field,
             "keep": list(self.keep),
@@ -155,38 +150,48 @@ class TextTokenizer(BaseNode[Block]):
         }
 
     def estimate(self, source: Estimate | None) -> Estimate | None:
-        """A token for every four bytes, and the control tokens."""
+        """A token for every four bytes, and one for the end of each sample."""
         if source is None:
             return None
-        frame = len(self._prefix) + len(self._suffix)
-        tokens = source.bytes / _BYTES_PER_TOKEN + source.samples * frame
+        tokens = source.bytes / _BYTES_PER_TOKEN + source.samples
         return Estimate(items=source.items, samples=source.samples, bytes=source.bytes, tokens=tokens)
 
     def summary(self) -> str:
         """The encoder, for the log line of the first iteration."""
         return f"encoder {self.encoder.name}"
 
-    def _frame(self, ids: Ragged) -> Ragged:
-        frame = len(self._prefix) + len(self._suffix)
-        if self.overflow == "truncate" and self.max_length is not None:
-            ids = truncate(ids, self.max_length - frame)
-        return surround(ids, self._prefix, self._suffix)
+    def _encode(self, block: Block) -> Ragged:
+        """The ids of a block's texts."""
+        texts: Any = block.columns[self.field]
+        return self.encoder.encode(texts, block.locate)
 
-    def _texts(self, block: Block) -> tuple[list[str], list[int]]:
-        """The usable texts of a block, and their rows; deals with the others as ``on_error`` says."""
+    def _block(self, block: Block, ids: Ragged) -> Block:
+        """The block to yield."""
+        kept = {name: self._kept(block, name) for name in self.keep}
+        if self.overflow == "truncate" and self.max_length is not None:
+            ids = truncate(ids, self.max_length, self._suffix)
+        if self.overflow != "split" or self.max_length is None:
+            return block.replace({"input_ids": ids, **kept})
+        pieces, rows = split(ids, self.max_length)
+        block = block.replace(kept)
+        if len(pieces) > len(ids):
+            block = block.take(rows)
+        return block.replace({"input_ids": pieces, **block.columns})
+
+    def _usable(self, block: Block) -> Block:
+        """The samples with a usable text, which is then a ``str``; deals with the others as ``on_error`` says."""
         column: Any = block.columns.get(self.field, [MISSING] * len(block))
-        texts = column if isinstance(column, list) else list(column)
-        if set(map(type, texts)) == {str} and _encodable("".join(texts)):
-            return texts, list(range(len(texts)))
-        good, rows = [], []
-        for row, value in enumerate(texts):
+        texts: list[str] = []
+        rows: list[int] = []
+        for row, value in enumerate(column):
             text, problem = _text_of(value)
             if problem is None:
-                good.append(text)
+                texts.append(text)
                 rows.append(row)
             else:
                 self._refuse(block, row, problem)
-        return good, rows
+        usable = block.take(np.asarray(rows, np.intp))
+        return usable.replace({**usable.columns, self.field: texts})
 
     def _refuse(self, block: Block, row: int, problem: str) -> None:
         failure = f"{block.locate(row)}: field {self.field!r} {problem}"
@@ -233,12 +238,3 @@ def _text_of(value: Any) -> tuple[str, str | None]:
     except UnicodeEncodeError as error:
         return "", f"has a lone surrogate, {value[error.start]!a} at character {error.start}, which no tokenizer takes"
     return str(value), None
-
-
-def _encodable(text: str) -> bool:
-    """Whether a text has no lone surrogates."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -19,12 +19,7 @@ from torchzephon.text.slow import TransformersEncoder
 
 logger = logging.getLogger(__name__)
 
-_BACKENDS: dict[str, Callable[..., Any]] = {
-    "fastokens": FastokensEncoder,
-    "tokenizers": TokenizersEncoder,
-    "transformers": TransformersEncoder,
-}
-BACKENDS = ("auto", *_BACKENDS)
+BACKENDS = ("auto", "fastokens", "tokenizers", "transformers")
 
 
 @lru_cache(maxsize=8)
@@ -34,7 +29,12 @@ def encoder_for(content: Content, backend: str, *, allow_special: bool) -> Any:
     Raises:
         ImportError, ValueError: where the backend is not installed or does not support the tokenizer.
     """
-    return _BACKENDS[backend](content, allow_special=allow_special)
+    if backend == "fastokens":
+        reference = partial(reference_for, content, allow_special=allow_special)
+        return FastokensEncoder(content, allow_special=allow_special, reference=reference)
+    if backend == "tokenizers":
+        return TokenizersEncoder(content, allow_special=allow_special)
+    return TransformersEncoder(content, allow_special=allow_special)
 
 
 def reference_for(content: Content, *, allow_special: bool) -> Any:

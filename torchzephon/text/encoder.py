@@ -17,10 +17,10 @@ class Encoder(Protocol):
     name: str
 
     def encode(self, texts: list[str]) -> Ragged:
-        """The ids of each text, without any tokens around them: int32 values, int64 offsets.
+        """The ids of each text with the control tokens around it that its content says: int32 values, int64 offsets.
 
         Raises:
-            UnicodeEncodeError, TypeError, ValueError: for a text with lone surrogates; which of them depends on the
-                library.
+            TypeError: for a text that is not a ``str``.
+            UnicodeEncodeError: for a text with lone surrogates.
         """
         ...

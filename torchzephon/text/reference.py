@@ -40,25 +40,38 @@ class TokenizersEncoder:
         """See :class:`~torchzephon.text.encoder.Encoder`."""
         if len(texts) == 1:
             return self.encode_serially(texts)
+        check_texts(texts)
         with gate:
             if not gate.rayon:
                 with thread_limit("RAYON_NUM_THREADS"):
                     self._tokenizer.encode_batch_fast(["a", "b"])  # the first one in a process makes the pool
                 gate.rayon = True
-            encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+            encodings = self._tokenizer.encode_batch_fast(texts)
         return Ragged.from_rows([encoding.ids for encoding in encodings], np.int32)
 
     def encode_serially(self, texts: list[str]) -> Ragged:
         """The same on the calling thread alone, without making the library's thread pool."""
-        return Ragged.from_rows(
-            [self._tokenizer.encode(text, add_special_tokens=False).ids for text in texts], np.int32
-        )
+        check_texts(texts)
+        return Ragged.from_rows([self._tokenizer.encode(text).ids for text in texts], np.int32)
 
-    def encode_framed(self, text: str) -> list[int]:
-        """The ids of one text with the tokens that the tokenizer's own post-processor adds."""
-        return list(self._tokenizer.encode(text, add_special_tokens=True).ids)
+    def encode_bare(self, text: str) -> list[int]:
+        """The ids of one text without any control tokens around it."""
+        return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
 
     def position(self, text: str, token: int) -> int:
         """The character at which a token of a text begins: for messages."""
-        offsets = self._tokenizer.encode(text, add_special_tokens=False).offsets
+        offsets = self._tokenizer.encode(text).offsets
         return int(offsets[token][0]) if token < len(offsets) else len(text)
+
+
+def check_texts(texts: list[str]) -> None:
+    """For libraries that take other things too, and say "TypeError" to lone surrogates.
+
+    Raises:
+        TypeError: for a text that is not a ``str``.
+        UnicodeEncodeError: for a text with lone surrogates.
+    """
+    for text in texts:
+        if not isinstance(text, str):
+            raise TypeError(f"a text must be a str, got {type(text).__name__}")
+        text.encode()

@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from torchzephon.data.ragged import Ragged
 from torchzephon.errors import DataError
 from torchzephon.text.choice import choose_backend, encoder_for, reference_for
 from torchzephon.text.content import Content
 from torchzephon.text.watch import first_difference, watched_rows
 
-_WATCHED_CHARS = 1 << 20  # of a longer text only the beginning is checked: the reference needs 0.1 s for this much
+_WATCHED_CHARS = 1 << 16  # of a longer text only the beginning is checked: the reference needs some 10 ms for this much
+_EDGE_TOKENS = 64  # to leave out where a text was cut
 
 
 class SharedEncoder:
@@ -39,10 +43,12 @@ class SharedEncoder:
         """The ids of each text.
 
         Args:
-            texts: without lone surrogates.
+            texts: one document each.
             locate: where the text of that index came from, for messages.
 
         Raises:
+            TypeError: for a text that is not a ``str``.
+            UnicodeEncodeError: for a text with lone surrogates.
             DataError: for a text of which the backend's ids are not the reference's.
         """
         ids: Ragged = self._encoder().encode(texts)
@@ -51,42 +57,29 @@ class SharedEncoder:
                 self._check(texts[row], ids[row], row, locate)
         return ids
 
-    def frame(self, special_tokens: str) -> tuple[list[int], list[int]]:
-        """The control tokens that go before and after every document.
-
-        Args:
-            special_tokens: ``"eos"``, ``"bos"``, ``"bos_eos"``, ``"none"`` or ``"tokenizer_default"``.
+    def frame_lengths(self) -> tuple[int, int]:
+        """How many control tokens go before and after every document.
 
         Raises:
-            ValueError: where the tokenizer has no such token; names the ways out.
+            ValueError: where the tokenizer itself decides, and not alike for every text.
         """
-        if special_tokens == "tokenizer_default":
-            return self._default_frame()
-        wanted = [] if special_tokens == "none" else special_tokens.split("_")
-        for kind in wanted:
-            if getattr(self.content, kind) is None:
-                raise ValueError(
-                    f"special_tokens={special_tokens!r}: tokenizer {self.content.name!r} names no {kind} token in its "
-                    f'vocabulary; pass special_tokens="none", or name one ("{kind}_token" in tokenizer_config.json, '
-                    f"or PreTrainedTokenizerFast(tokenizer_object=..., {kind}_token=...))"
-                )
-        ids = {kind: [getattr(self.content, kind)] for kind in wanted}
-        return ids.get("bos", []), ids.get("eos", [])
-
-    def _default_frame(self) -> tuple[list[int], list[int]]:
+        if self.content.frame is not None:
+            return len(self.content.frame.prefix), len(self.content.frame.suffix)
         reference = self._reference()
-        frames = []
+        found = set()
         for text in ("a", "b c", "1"):
-            body, framed = reference.encode_serially([text])[0].tolist(), reference.encode_framed(text)
-            starts = (at for at in range(len(framed) - len(body) + 1) if framed[at : at + len(body)] == body)
-            start = next(starts, None)
-            frames.append(None if start is None else (framed[:start], framed[start + len(body) :]))
-        if frames[0] is None or frames.count(frames[0]) < len(frames):
+            bare, framed = reference.encode_bare(text), reference.encode_serially([text])[0].tolist()
+            room = len(framed) - len(bare)
+            starts = [start for start in range(room + 1) if framed[start : start + len(bare)] == bare]
+            found.add((starts[0], room - starts[0]) if starts else None)
+        lengths = found.pop()
+        if found or lengths is None:
             raise ValueError(
-                f"special_tokens='tokenizer_default': tokenizer {self.content.name!r} does more than to put the same "
-                'tokens around every text; pass special_tokens="none", "eos", "bos" or "bos_eos"'
+                f'special_tokens="tokenizer_default": tokenizer {self.content.name!r} does more than to put the same '
+                "tokens around every text, so its documents cannot be truncated; name the tokens, for instance "
+                '"bos_eos", or pass overflow="split"'
             )
-        return frames[0]
+        return lengths
 
     def _encoder(self) -> Any:
         return encoder_for(self.content, self.backend, allow_special=self.allow_special)
@@ -94,21 +87,25 @@ class SharedEncoder:
     def _reference(self) -> Any:
         return reference_for(self.content, allow_special=self.allow_special)
 
-    def _check(self, text: str, got: Any, row: int, locate: Callable[[int], str]) -> None:
+    def _check(self, text: str, got: NDArray[np.int32], row: int, locate: Callable[[int], str]) -> None:
+        """Raises DataError if the reference encodes a text differently."""
+        reference = self._reference()
+        expected = reference.encode_serially([text[:_WATCHED_CHARS]])[0]
         if len(text) > _WATCHED_CHARS:
-            text = text[:_WATCHED_CHARS]
-            got = self._encoder().encode([text])[0]
-        expected = self._reference().encode_serially([text])[0]
+            whole = max(0, len(expected) - _EDGE_TOKENS)
+            if first_difference(got[:whole], expected[:whole]) is None:
+                return
+            expected = reference.encode_serially([text])[0]
         at = first_difference(got, expected)
         if at is None:
             return
         window = slice(max(0, at - 3), at + 5)
-        char = self._reference().position(text, at)
+        char = reference.position(text, at)
         raise DataError(
-            f"{locate(row)}: {self.name} encodes this text differently from {self._reference().name}, from token {at} "
-            f"on: {got[window].tolist()} instead of {expected[window].tolist()} (tokens {window.start} to "
-            f"{window.stop - 1}), at {text[max(0, char - 40) : char + 40]!r}. Use "
-            'TextTokenizer(..., backend="tokenizers"), which defines the ids, and tell the authors of fastokens'
+            f"{locate(row)}: {self.name} encodes this text differently from {reference.name}, from token {at} on: "
+            f"{got[window].tolist()} instead of {expected[window].tolist()} (from token {window.start}), at "
+            f'{text[max(0, char - 40) : char + 40]!r}. Use TextTokenizer(..., backend="tokenizers"), which defines '
+            "the ids, and tell the authors of fastokens"
         )
 
     def __deepcopy__(self, memo: dict[int, Any]) -> SharedEncoder:

@@ -9,6 +9,7 @@ import numpy as np
 
 from torchzephon.data.ragged import Ragged
 from torchzephon.text.content import Content
+from torchzephon.text.reference import check_texts
 
 
 class TransformersEncoder:
@@ -27,6 +28,7 @@ class TransformersEncoder:
 
         self.name = f"transformers {version('transformers')}"
         self._split = not allow_special
+        self._frame = content.frame if content.json is None else None  # else it is in the pipeline
         self._tokenizer: Any = content.slow
         if content.json is not None:
             from tokenizers import Tokenizer
@@ -35,13 +37,17 @@ class TransformersEncoder:
 
     def encode(self, texts: list[str]) -> Ragged:
         """See :class:`~torchzephon.text.encoder.Encoder`."""
-        return Ragged.from_rows([self._ids(text, add_special_tokens=False) for text in texts], np.int32)
+        check_texts(texts)
+        if self._frame is None:
+            return Ragged.from_rows([self._ids(text, add_special_tokens=True) for text in texts], np.int32)
+        prefix, suffix = ([token.id for token in part] for part in (self._frame.prefix, self._frame.suffix))
+        return Ragged.from_rows([[*prefix, *self.encode_bare(text), *suffix] for text in texts], np.int32)
 
     encode_serially = encode
 
-    def encode_framed(self, text: str) -> list[int]:
-        """The ids of one text with the tokens that the tokenizer itself adds around it."""
-        return self._ids(text, add_special_tokens=True)
+    def encode_bare(self, text: str) -> list[int]:
+        """The ids of one text without any control tokens around it."""
+        return self._ids(text, add_special_tokens=False)
 
     def _ids(self, text: str, *, add_special_tokens: bool) -> list[int]:
         encoding = self._tokenizer(
