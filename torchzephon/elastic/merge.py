@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Protocol
 
@@ -102,11 +103,12 @@ def _inner_states(state: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 def _check_lanes(lanes: dict[int, str], num_lanes: int, *, allow_skew: bool, partial: bool) -> int:
     """Raises when the lanes do not make a whole; returns the rounds that all of them have given."""
-    missing = [lane for lane in range(num_lanes) if lane not in lanes]
-    if missing and not partial:
+    if len(lanes) < num_lanes and not partial:
+        missing = list(itertools.islice((lane for lane in range(num_lanes) if lane not in lanes), 20))
         raise StateError(
-            f"lanes {missing} of {num_lanes} are missing: the states of some ranks are not there. Merge all ranks' "
-            "states, or pass partial=True to join what there is"
+            f"{num_lanes - len(lanes)} of {num_lanes} lanes are missing ({', '.join(map(str, missing))}"
+            f"{', ...' if num_lanes - len(lanes) > len(missing) else ''}): the states of some ranks are not there. "
+            "Merge all ranks' states, or pass partial=True to join what there is"
         )
     states = {lane: LaneState.from_json(text, lane) for lane, text in lanes.items()}
     if len(cycles := {state.cycle for state in states.values()}) > 1:
