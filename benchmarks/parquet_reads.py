@@ -53,13 +53,13 @@ def measure(directory: str, lanes: int, memory: str, shuffle: bool, results: Any
     """Reads one pass; puts the figures on a queue."""
     decoded = 0
 
-    class Counting(parquet_file.Chunk):
+    class Counting(parquet_file.Unit):
         def __init__(self, *args: Any) -> None:
             nonlocal decoded
             super().__init__(*args)
-            decoded += len(self)
+            decoded += len(self.row_bytes)
 
-    parquet_file.Chunk = Counting  # type: ignore[misc]
+    parquet_file.Unit = Counting  # type: ignore[misc]
     datasets = [tz.Dataset(name, f"{directory}/{name}", columns=["text"]) for name in WEIGHTS]
     source = tz.MixtureWorkSource(datasets, WEIGHTS, exhausted_policy="stop", shuffle_within_shard=shuffle)
     template = tz.Reader(source, memory=memory)

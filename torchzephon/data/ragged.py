@@ -53,26 +53,45 @@ class Ragged:
         return self.values[self.offsets[0] : self.offsets[-1]]
 
     @classmethod
-    def gather(cls, parts: Sequence[Ragged], which: NDArray[np.intp], rows: NDArray[np.integer[Any]]) -> Ragged:
-        """Row ``rows[i]`` of ``parts[which[i]]`` for every ``i``, as a copy; neighbours are copied in one piece.
+    def from_spans(
+        cls,
+        buffers: Sequence[NDArray[Any]],
+        which: NDArray[np.intp],
+        begins: NDArray[np.int64],
+        ends: NDArray[np.int64],
+    ) -> Ragged:
+        """Row ``i`` is ``buffers[which[i]][begins[i]:ends[i]]``, as a copy; neighbours are copied in one piece.
 
         Args:
-            parts: at least one.
+            buffers: at least one, of one dtype.
             which: intp ``[n]``.
-            rows: integers ``[n]``.
+            begins: int64 ``[n]``.
+            ends: int64 ``[n]``.
+        """
+        offsets = np.zeros(len(begins) + 1, np.int64)
+        np.cumsum(ends - begins, out=offsets[1:])
+        if not len(begins):
+            return cls(buffers[0][:0].copy(), offsets)
+        breaks = np.flatnonzero((begins[1:] != ends[:-1]) | (which[1:] != which[:-1]))
+        first, last = np.append(0, breaks + 1), np.append(breaks, len(begins) - 1)
+        runs = zip(which[first].tolist(), begins[first].tolist(), ends[last].tolist(), strict=True)
+        return cls(np.concatenate([buffers[index][begin:end] for index, begin, end in runs]), offsets)
+
+    @classmethod
+    def gather(cls, parts: Sequence[Ragged], which: NDArray[np.intp], rows: NDArray[np.integer[Any]]) -> Ragged:
+        """Row ``rows[i]`` of ``parts[which[i]]`` for every ``i``, as a copy.
+
+        Args:
+            parts: at least one, of one dtype.
+            which: intp ``[n]``.
+            rows: integers ``[n]``, not negative.
         """
         begins, ends = np.empty(len(rows), np.int64), np.empty(len(rows), np.int64)
         for index, part in enumerate(parts):
             at = slice(None) if len(parts) == 1 else np.flatnonzero(which == index)
             begins[at] = part.offsets[rows[at]]
             ends[at] = part.offsets[rows[at] + 1]
-        offsets = np.zeros(len(rows) + 1, np.int64)
-        np.cumsum(ends - begins, out=offsets[1:])
-        breaks = np.flatnonzero((begins[1:] != ends[:-1]) | (which[1:] != which[:-1]))
-        first, last = np.append(0, breaks + 1), np.append(breaks, len(rows) - 1)
-        runs = zip(which[first].tolist(), begins[first].tolist(), ends[last].tolist(), strict=True) if len(rows) else ()
-        pieces = [parts[index].values[begin:end] for index, begin, end in runs]
-        return cls(np.concatenate(pieces or [parts[0].values[:0]]), offsets)
+        return cls.from_spans([part.values for part in parts], which, begins, ends)
 
     def take(self, rows: NDArray[np.integer[Any]]) -> Ragged:
         """The given rows, in the given order; negative ones count from the end."""

@@ -225,11 +225,11 @@ def test_a_unit_is_decoded_once(tmp_path, small_units):
     assert len(shards) > 2
     pool = Pool(10**9)
     every = np.random.default_rng(0).permutation(shard.num_samples)
-    with mock.patch.object(parquet_file, "Chunk", wraps=parquet_file.Chunk) as chunks:
+    with mock.patch.object(parquet_file, "compact", wraps=parquet_file.compact) as pieces:
         for row in every:
             read(shard, [row], None, pool)
         ParquetFormat().row_bytes(shard, every, None, Store(), pool)
-    assert sum(call.args[0].num_rows for call in chunks.call_args_list) == shard.num_samples
+    assert sum(call.args[0].num_rows for call in pieces.call_args_list) == shard.num_samples
     assert pool.stats.bytes > 0
 
 

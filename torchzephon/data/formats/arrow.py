@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import mmap
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,19 +15,6 @@ from torchzephon.data.ragged import Ragged
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-
-@dataclass(frozen=True)
-class Lists:
-    """A column of lists of numbers, ready to be used without Arrow.
-
-    Attributes:
-        rows: the lists; a null list is a row of any length.
-        valid: bool ``[n]``, False for null lists; None where there are none.
-    """
-
-    rows: Ragged
-    valid: NDArray[np.bool_] | None
 
 
 class UnreadableError(ValueError):
@@ -41,103 +29,156 @@ class UnreadableError(ValueError):
         self.row = row
 
 
-Decoded: TypeAlias = "Lists | pa.Array"
+class Decoded(ABC):
+    """A decoded column.
+
+    Attributes:
+        nbytes: bytes that it holds besides its Arrow arrays.
+    """
+
+    nbytes: int = 0
+
+    @abstractmethod
+    def pick(self, rows: NDArray[np.int64]) -> Column:
+        """The given rows. Raises UnreadableError for a value that Python cannot hold."""
 
 
-class Chunk:
-    """Some decoded rows.
+class Objects(Decoded):
+    """Any column: a list of Python objects.
+
+    Args:
+        arrays: the column in pieces, at least one.
+    """
+
+    def __init__(self, arrays: Sequence[pa.Array]) -> None:
+        self._arrays = arrays
+        self._starts = np.cumsum([0, *map(len, arrays[:-1])])
+
+    def pick(self, rows: NDArray[np.int64]) -> list[Any]:
+        """The given rows as Python objects: None for null, a dict for a struct."""
+        column = np.empty(len(rows), object)
+        which = np.searchsorted(self._starts, rows, "right") - 1
+        for piece in np.unique(which).tolist():
+            at = np.flatnonzero(which == piece)
+            values = self._arrays[piece].take(rows[at] - self._starts[piece])
+            try:
+                objects = values.to_pylist()
+            except (ValueError, OverflowError):
+                objects = [_object(value, int(row)) for value, row in zip(values, at, strict=True)]
+            for index, value in zip(at.tolist(), objects, strict=True):
+                column[index] = value
+        return column.tolist()  # type: ignore[no-any-return]
+
+
+class Spans(Decoded):
+    """A column whose rows are spans of a few buffers: text, bytes, or lists of numbers.
+
+    Args:
+        buffers: one for each piece of the column, at least one.
+        offsets: int64, where the rows of each piece begin and end in its buffer.
+        valid: bool, for each piece which rows are not null; None where all are valid.
+    """
+
+    def __init__(
+        self,
+        buffers: Sequence[NDArray[Any]],
+        offsets: Sequence[NDArray[np.int64]],
+        valid: Sequence[NDArray[np.bool_] | None],
+    ) -> None:
+        self._buffers = buffers
+        self._begins = np.concatenate([piece[:-1] for piece in offsets])
+        self._ends = np.concatenate([piece[1:] for piece in offsets])
+        self._starts = np.cumsum([0, *(len(piece) - 1 for piece in offsets[:-1])])
+        self._valid: NDArray[np.bool_] | None = None
+        if any(piece is not None for piece in valid):
+            filled = (
+                np.ones(len(piece) - 1, np.bool_) if mask is None else mask
+                for piece, mask in zip(offsets, valid, strict=True)
+            )
+            self._valid = np.concatenate(list(filled))
+        self.nbytes = self._begins.nbytes * 2 + (0 if self._valid is None else self._valid.nbytes)
+
+    @property
+    def row_bytes(self) -> NDArray[np.int64]:
+        """int64 ``[n]``, bytes of each row."""
+        lengths: NDArray[np.int64] = self._ends - self._begins
+        return lengths * self._buffers[0].itemsize
+
+    def _spans(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.intp], NDArray[np.int64], NDArray[np.int64]]:
+        return np.searchsorted(self._starts, rows, "right") - 1, self._begins[rows], self._ends[rows]
+
+
+class Lists(Spans):
+    """Lists of numbers."""
+
+    def pick(self, rows: NDArray[np.int64]) -> Column:
+        """The given rows as a Ragged copy; where one is null, as a list of arrays and None."""
+        if self._valid is None or self._valid[rows].all():
+            return Ragged.from_spans(self._buffers, *self._spans(rows))
+        spans = zip(*(part.tolist() for part in self._spans(rows)), self._valid[rows].tolist(), strict=True)
+        return [self._buffers[which][begin:end].copy() if valid else None for which, begin, end, valid in spans]
+
+
+class Texts(Spans):
+    """Text: buffers of UTF-8."""
+
+    def pick(self, rows: NDArray[np.int64]) -> list[Any]:
+        """The given rows, None for null."""
+        texts: list[str | None] = []
+        views = [memoryview(buffer) for buffer in self._buffers]  # type: ignore[arg-type]
+        spans = zip(*(part.tolist() for part in self._spans(rows)), strict=True)
+        try:
+            for which, begin, end in spans:
+                texts.append(str(views[which][begin:end], "utf-8"))
+        except UnicodeDecodeError as error:
+            raise UnreadableError(str(error), len(texts)) from error
+        if self._valid is not None:
+            for row in np.flatnonzero(~self._valid[rows]).tolist():
+                texts[row] = None
+        return texts
+
+
+class Unit:
+    """Decoded rows.
+
+    Args:
+        batches: the rows, each batch from :func:`compact`; at least one.
+
+    Attributes:
+        columns: name -> column.
+        row_bytes: int64 ``[n]``, about how many bytes each row takes.
+        nbytes: bytes that the unit holds, without what the batches do.
+    """
+
+    def __init__(self, batches: Sequence[pa.RecordBatch]) -> None:
+        self.columns: dict[str, Decoded] = {}
+        self.row_bytes = np.zeros(sum(batch.num_rows for batch in batches), np.int64)
+        for index, name in enumerate(batches[0].schema.names):
+            arrays = [batch.column(index) for batch in batches]
+            column = self.columns[name] = _decode(arrays)
+            if isinstance(column, Spans):
+                self.row_bytes += column.row_bytes
+            else:
+                self.row_bytes += sum(array.nbytes for array in arrays) // max(1, len(self.row_bytes))
+        self.nbytes = self.row_bytes.nbytes + sum(column.nbytes for column in self.columns.values())
+
+
+def compact(batch: pa.RecordBatch, columns: Mapping[str, tuple[str, ...]]) -> tuple[pa.RecordBatch, int]:
+    """Copies columns into a mapping of their own, of the right size, that the system takes back when it is let go.
+
+    Arrow's buffers grow by doubling and its allocator keeps what is freed: half as much again as is held.
 
     Args:
         batch: the rows.
         columns: new name -> path to the column: its name, then names of struct fields.
 
-    Attributes:
-        columns: new name -> column.
-        row_bytes: int64 ``[n]``, about how many bytes each row takes.
-        nbytes: bytes that the chunk holds in memory.
-    """
-
-    def __init__(self, batch: pa.RecordBatch, columns: Mapping[str, tuple[str, ...]]) -> None:
-        import pyarrow as pa
-
-        arrays = {name: _plain(_follow(batch, path)) for name, path in columns.items()}
-        compact, nbytes = _compact(pa.RecordBatch.from_arrays(list(arrays.values()), list(arrays)))
-        self.columns: dict[str, Decoded] = {}
-        self.row_bytes = np.zeros(batch.num_rows, np.int64)
-        self.nbytes = nbytes + self.row_bytes.nbytes
-        for name, array in zip(columns, compact.columns, strict=True):
-            column = self.columns[name] = _decode(array)
-            self.row_bytes += _sizes(array, column)
-            self.nbytes += column.rows.offsets.nbytes if isinstance(column, Lists) else 0
-
-    def __len__(self) -> int:
-        return len(self.row_bytes)
-
-
-def pick(parts: Sequence[Decoded], which: NDArray[np.intp], rows: NDArray[np.int64]) -> Column:
-    """Row ``rows[i]`` of ``parts[which[i]]``, for every ``i``.
-
-    Args:
-        parts: one column, in parts; at least one.
-        which: intp ``[n]``.
-        rows: int64 ``[n]``.
-
     Returns:
-        A Ragged copy for lists of numbers, unless one of the rows is null or holds a null; else a list of Python
-        objects, with None for null, an array for a list of numbers, and a dict for a struct.
-
-    Raises:
-        UnreadableError: for a value that Python cannot hold, such as text that is not UTF-8.
+        The columns by their new names, and the bytes of the mapping.
     """
-    used = np.unique(which)
-    lists = [part for part in parts if isinstance(part, Lists)]
-    if len(lists) == len(parts) and all(_all_valid(lists[part], rows[which == part]) for part in used):
-        return Ragged.gather([part.rows for part in lists], which, rows)
-    if len(used) == 1:
-        return _objects(parts[used[0]], rows)
-    column = np.empty(len(rows), object)
-    for part in used:
-        at = np.flatnonzero(which == part)
-        try:
-            objects = _objects(parts[part], rows[at])
-        except UnreadableError as error:
-            raise UnreadableError(str(error), int(at[error.row])) from error
-        for index, value in zip(at.tolist(), objects, strict=True):
-            column[index] = value
-    return column.tolist()  # type: ignore[no-any-return]
-
-
-def _objects(part: Decoded, rows: NDArray[np.int64]) -> list[Any]:
-    if isinstance(part, Lists):
-        valid = np.ones(len(rows), bool) if part.valid is None else part.valid[rows]
-        return [part.rows[row].copy() if is_valid else None for row, is_valid in zip(rows.tolist(), valid, strict=True)]
-    if len(rows) and rows[-1] - rows[0] == len(rows) - 1 and (np.diff(rows) == 1).all():
-        picked = part.slice(int(rows[0]), len(rows))
-    else:
-        picked = part.take(rows)
-    try:
-        return picked.to_pylist()  # type: ignore[no-any-return]
-    except (ValueError, OverflowError):
-        for index, value in enumerate(picked):
-            try:
-                value.as_py()
-            except (ValueError, OverflowError) as error:
-                raise UnreadableError(str(error), index) from error
-        raise
-
-
-def _all_valid(part: Lists, rows: NDArray[np.int64]) -> bool:
-    return part.valid is None or bool(part.valid[rows].all())
-
-
-def _compact(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, int]:
-    """Copies a batch into one mapping of its own, of the right size, that the system takes back when it is let go.
-
-    Arrow's buffers grow by doubling and its allocator keeps what is freed: half as much again as is held.
-    """
-    import mmap
-
     import pyarrow as pa
+
+    arrays = [_plain(_follow(batch, path)) for path in columns.values()]
+    batch = pa.RecordBatch.from_arrays(arrays, list(columns))
 
     def write(sink: pa.NativeFile) -> None:
         with pa.ipc.new_stream(sink, batch.schema) as writer:
@@ -159,44 +200,56 @@ def _follow(batch: pa.RecordBatch, path: tuple[str, ...]) -> pa.Array:
 
 
 def _plain(array: pa.Array) -> pa.Array:
-    """View arrays as the plain ones that Arrow can take rows from."""
+    """Views as the arrays that they are views of, dictionaries of text as text: what rows can be taken from."""
     import pyarrow as pa
 
-    kind = str(array.type)
-    if kind in ("string_view", "binary_view"):
-        return array.cast(pa.large_string() if kind == "string_view" else pa.large_binary())
+    kind = array.type
+    if pa.types.is_dictionary(kind):
+        return _plain(array.dictionary_decode())
+    if str(kind) in ("string_view", "binary_view"):
+        return array.cast(pa.large_string() if str(kind) == "string_view" else pa.large_binary())
     return array
 
 
-def _decode(array: pa.Array) -> Decoded:
-    """Lists of numbers as :class:`Lists`, sharing the memory; anything else as it is."""
+def _decode(arrays: Sequence[pa.Array]) -> Decoded:
+    """Text as :class:`Texts`, lists of numbers as :class:`Lists`, sharing the memory; anything else as it is."""
     import pyarrow as pa
 
-    kind = array.type
+    kind = arrays[0].type
+    valid = [array.is_valid().to_numpy(zero_copy_only=False) if array.null_count else None for array in arrays]
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        width = np.int64 if pa.types.is_large_string(kind) else np.int32
+        return Texts([_data(array) for array in arrays], [_offsets(array, width) for array in arrays], valid)
     if pa.types.is_fixed_size_list(kind):
-        offsets = np.arange(array.offset, array.offset + len(array) + 1, dtype=np.int64) * kind.list_size
+        size = kind.list_size
+        offsets = [np.arange(len(array) + 1, dtype=np.int64) * size + array.offset * size for array in arrays]
     elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        offsets = array.offsets.to_numpy().astype(np.int64)
+        offsets = [array.offsets.to_numpy().astype(np.int64) for array in arrays]
     else:
-        return array
-    numbers = pa.types.is_integer(kind.value_type) or pa.types.is_floating(kind.value_type)
-    if not (numbers or pa.types.is_boolean(kind.value_type)) or array.flatten().null_count:
-        return array
-    values = array.values
-    if values.null_count:  # only within null lists
-        values = values.fill_null(False if pa.types.is_boolean(kind.value_type) else 0)
-    valid = array.is_valid().to_numpy(zero_copy_only=False) if array.null_count else None
-    return Lists(Ragged(values.to_numpy(zero_copy_only=False), offsets), valid)
+        return Objects(arrays)
+    of = kind.value_type
+    numbers = pa.types.is_integer(of) or pa.types.is_floating(of) or pa.types.is_boolean(of)
+    if not numbers or any(array.flatten().null_count for array in arrays):
+        return Objects(arrays)
+    # Nulls are only within null lists now: of a fixed size, they take room.
+    values = [array.values.fill_null(False if pa.types.is_boolean(of) else 0) for array in arrays]
+    return Lists([part.to_numpy(zero_copy_only=False) for part in values], offsets, valid)
 
 
-def _sizes(array: pa.Array, column: Decoded) -> NDArray[np.int64]:
-    import pyarrow as pa
-    import pyarrow.compute as pc
+def _data(array: pa.Array) -> NDArray[np.uint8]:
+    data = array.buffers()[2]
+    return np.frombuffer(data, np.uint8) if data is not None and data.size else np.zeros(0, np.uint8)
 
-    if isinstance(column, Lists):
-        return column.rows.lengths * column.rows.values.itemsize
-    kind = array.type
-    texts = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
-    if any(is_kind(kind) for is_kind in texts):
-        return pc.binary_length(array).fill_null(0).to_numpy().astype(np.int64)  # type: ignore[no-any-return]
-    return np.full(len(array), array.nbytes // max(len(array), 1), np.int64)
+
+def _offsets(array: pa.Array, width: type[np.signedinteger[Any]]) -> NDArray[np.int64]:
+    if not len(array):
+        return np.zeros(1, np.int64)
+    offsets: NDArray[Any] = np.frombuffer(array.buffers()[1], width)
+    return offsets[array.offset : array.offset + len(array) + 1].astype(np.int64)
+
+
+def _object(value: pa.Scalar, row: int) -> Any:
+    try:
+        return value.as_py()
+    except (ValueError, OverflowError) as error:
+        raise UnreadableError(str(error), row) from error

@@ -9,9 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchzephon.data.block import Column
-from torchzephon.data.formats.arrow import Chunk, UnreadableError, pick
+from torchzephon.data.formats.arrow import Unit, UnreadableError
 from torchzephon.data.formats.base import Shard
-from torchzephon.data.formats.parquet_file import ParquetFooter, Unit, decode, read_footer
+from torchzephon.data.formats.parquet_file import ParquetFooter, decode, read_footer
+from torchzephon.data.join import join_columns
 from torchzephon.data.pool import Pool
 from torchzephon.data.storage.store import Store, StoredFile
 from torchzephon.errors import DataError
@@ -52,51 +53,56 @@ class ParquetFormat:
         self, shard: Shard, rows: NDArray[np.int64], columns: Mapping[str, str] | None, store: Store, pool: Pool
     ) -> dict[str, Column]:
         """Reads rows, see :meth:`torchzephon.data.formats.base.Format.read`."""
-        chunks, which, local = self._find(shard, rows, columns, store, pool)
-        if not chunks:
-            return {}
-        picked: dict[str, Column] = {}
-        for name in chunks[0].columns:
-            try:
-                picked[name] = pick([chunk.columns[name] for chunk in chunks], which, local)
-            except UnreadableError as error:
-                raise DataError(
-                    f"{shard.file.path} part {shard.part}, row {rows[error.row]}, column {name!r}: {error}",
-                    row=error.row,
-                ) from error
-        return picked
+        units = self._units(shard, rows, columns, store, pool)
+        parts = [self._pick(shard, rows, at, unit, in_unit) for unit, at, in_unit in units]
+        if len(parts) < 2:
+            return parts[0] if parts else {}
+        which, place = np.empty(len(rows), np.intp), np.empty(len(rows), np.intp)
+        for index, (_, at, _) in enumerate(units):
+            which[at] = index
+            place[at] = np.arange(len(at))
+        return join_columns(parts, which, place)
 
     def row_bytes(
         self, shard: Shard, rows: NDArray[np.int64], columns: Mapping[str, str] | None, store: Store, pool: Pool
     ) -> NDArray[np.int64]:
         """The bytes of text and lists in each row, int64 ``[n]``; of other columns, the mean."""
-        chunks, which, local = self._find(shard, rows, columns, store, pool)
         sizes = np.empty(len(rows), np.int64)
-        for index, chunk in enumerate(chunks):
-            at = np.flatnonzero(which == index)
-            sizes[at] = chunk.row_bytes[local[at]]
+        for unit, at, in_unit in self._units(shard, rows, columns, store, pool):
+            sizes[at] = unit.row_bytes[in_unit]
         return sizes
 
-    def _find(
+    @staticmethod
+    def _pick(
+        shard: Shard, rows: NDArray[np.int64], at: NDArray[np.intp], unit: Unit, in_unit: NDArray[np.int64]
+    ) -> dict[str, Column]:
+        picked: dict[str, Column] = {}
+        for name, column in unit.columns.items():
+            try:
+                picked[name] = column.pick(in_unit)
+            except UnreadableError as error:
+                row = int(at[error.row])
+                raise DataError(
+                    f"{shard.file.path} part {shard.part}, row {rows[row]}, column {name!r}: {error}", row=row
+                ) from error
+        return picked
+
+    def _units(
         self, shard: Shard, rows: NDArray[np.int64], columns: Mapping[str, str] | None, store: Store, pool: Pool
-    ) -> tuple[list[Chunk], NDArray[np.intp], NDArray[np.int64]]:
-        """The decoded chunks that hold the rows, and for each row which chunk, and which row of it."""
+    ) -> list[tuple[Unit, NDArray[np.intp], NDArray[np.int64]]]:
+        """The decoded units that hold the rows, with where those stand in ``rows`` and their numbers in the unit."""
         footer = self._footer(shard.file, store, pool)
         wanted = None if columns is None else tuple(columns.items())
         bounds = footer.units(*shard.part)
-        chunks: list[Chunk] = []
-        which, local = np.empty(len(rows), np.intp), np.empty(len(rows), np.int64)
-        for unit, at, in_unit in _split(rows + footer.starts[shard.part[0]], footer.starts[bounds]):
-            first, last = int(bounds[unit]), int(bounds[unit + 1])
+        units = []
+        for index, at, in_unit in _split(rows + footer.starts[shard.part[0]], footer.starts[bounds]):
+            first, last = int(bounds[index]), int(bounds[index + 1])
             key = (self.name, shard.file.key, first, last, wanted)
-            decoded = pool.get(key, partial(_load_unit, shard.file, footer, first, last, columns, store, pool))
-            if isinstance(decoded, str):
-                raise DataError(decoded, row=int(at[0]))
-            for chunk, at_in_unit, in_chunk in _split(in_unit, decoded.starts):
-                which[at[at_in_unit]] = len(chunks)
-                local[at[at_in_unit]] = in_chunk
-                chunks.append(decoded.chunks[chunk])
-        return chunks, which, local
+            unit = pool.get(key, partial(_load_unit, shard.file, footer, first, last, columns, store, pool))
+            if isinstance(unit, str):
+                raise DataError(unit, row=int(at[0]))
+            units.append((unit, at, in_unit))
+        return units
 
     def _footer(self, file: StoredFile, store: Store, pool: Pool) -> ParquetFooter:
         def load() -> tuple[ParquetFooter, int]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from torchzephon.data.formats.arrow import Chunk
+from torchzephon.data.formats.arrow import Unit, compact
 from torchzephon.data.storage.store import Store, StoredFile
 from torchzephon.errors import DataError
 
@@ -111,19 +111,6 @@ class ParquetFooter:
         return path
 
 
-@dataclass(frozen=True)
-class Unit:
-    """Decoded row groups.
-
-    Attributes:
-        chunks: the rows.
-        starts: int64 ``[number of chunks]``, the first row of each within the unit.
-    """
-
-    chunks: Sequence[Chunk]
-    starts: NDArray[np.int64]
-
-
 def read_footer(file: StoredFile, store: Store) -> ParquetFooter:
     """Reads the footer of a file.
 
@@ -176,7 +163,7 @@ def decode(
                     columns=[".".join(path) for path in paths.values()],
                     use_threads=False,  # lanes that are driven by threads decode at once, each its own unit
                 )
-                chunks = [Chunk(batch, paths) for batch in batches]
+                pieces = [compact(batch, paths) for batch in batches]
             break
         except DataError:
             raise
@@ -184,10 +171,11 @@ def decode(
             if _is_broken(error):
                 return f"{broken}: {error}", 0
             _try_again(file, attempt, error)
-    starts = np.cumsum([0, *map(len, chunks)])
-    if starts[-1] != rows:
-        return f"{broken}: there are {starts[-1]} rows instead of {rows}", 0
-    return Unit(chunks, starts[:-1]), sum(chunk.nbytes for chunk in chunks)
+    found = sum(batch.num_rows for batch, _ in pieces)
+    if found != rows:
+        return f"{broken}: there are {found} rows instead of {rows}", 0
+    unit = Unit([batch for batch, _ in pieces])
+    return unit, unit.nbytes + sum(size for _, size in pieces)
 
 
 def _is_broken(error: Exception) -> bool:
