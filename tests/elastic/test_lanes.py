@@ -287,6 +287,15 @@ def test_a_state_in_mid_round_keeps_padded_ranks_in_step():
     assert shares[1] == [streams[2][1], streams[3][1], streams[2][2], streams[3][2]]
 
 
+def test_a_state_in_mid_round_needs_no_blanks_on_one_rank():
+    node = lanes()
+    for _ in range(LANES + 1):
+        next(node)
+    alone = lanes()
+    alone.reset(through_json(node.state_dict()))
+    assert [plain(next(alone)) for _ in range(2 * LANES)] == [plain(next(node)) for _ in range(2 * LANES)]
+
+
 def test_a_fresh_state_is_the_beginning():
     node = lanes()
     state = node.state_dict()

@@ -46,7 +46,7 @@ class Schedule:
         self.round = 0
         self.dry: list[int] = []
         self._assignment = assignment
-        self._pads = uneven == "pad"
+        self._pads = uneven == "pad" and assignment.size > 1
         self._end = end
         self._is_finite = is_finite
         self._agreement = agreement
@@ -71,12 +71,11 @@ class Schedule:
             self.dry = [lane for lane in self._given if not self._has(lane, self.round)]
             self._finish()
             return None
-        ahead_needs_blank = self._pads and self._assignment.size > 1
         slots: list[int] = []
         self.dry = []
         for lane, given in self._given.items():
             if given > self.round:  # the state was saved in the middle of this round, after the lane's turn
-                slots += [BLANK] * ahead_needs_blank
+                slots += [BLANK] * self._pads
             elif self._supply.has(lane, given):
                 slots.append(lane)
             else:
