@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -187,7 +188,11 @@ def compact(batch: pa.RecordBatch, columns: Mapping[str, tuple[str, ...]]) -> tu
     counter = pa.MockOutputStream()
     write(counter)
     private = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
-    memory = pa.py_buffer(mmap.mmap(-1, counter.size(), **private))
+    mapping = mmap.mmap(-1, counter.size(), **private)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with contextlib.suppress(OSError):  # a kernel without them
+            mapping.madvise(mmap.MADV_HUGEPAGE)  # else touching it for the first time takes longer than decoding
+    memory = pa.py_buffer(mapping)
     write(pa.FixedSizeBufferWriter(memory))
     return pa.ipc.open_stream(memory).read_next_batch(), memory.size
 
