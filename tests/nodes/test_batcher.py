@@ -87,7 +87,7 @@ cases = st.tuples(
 )
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=100)
 @given(cases)
 def test_batches_are_what_the_sequences_say(case):
     sizes, seq_len, batch_size, extra_token, mask_starts, with_mask, algorithm = case

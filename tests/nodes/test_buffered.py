@@ -99,7 +99,7 @@ sizes_of = st.lists(st.integers(0, 9), min_size=1, max_size=4).filter(any)
 nodes = st.sampled_from([SortByLength, Neighbours, Chunks])
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=80)
 @given(nodes, st.integers(0, 45), st.data())
 def test_exact_across_saves_and_loads_with_other_block_sizes(node_type, count, data):
     expected = list(node_type(Texts(count)))

@@ -99,7 +99,7 @@ def through_json(state):
     return json.loads(json.dumps(state))
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=60)
 @given(sizes_of, st.integers(1, 20), st.integers(1, 7), st.booleans(), st.booleans())
 def test_wrap_is_the_token_stream(sizes, seq_len, block_size, drop_last, extra_token):
     documents = make_documents(sizes)
@@ -113,7 +113,7 @@ def test_wrap_is_the_token_stream(sizes, seq_len, block_size, drop_last, extra_t
         next(node)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=60)
 @given(sizes_of, st.integers(1, 20), st.booleans(), st.data())
 def test_wrap_is_lossless_across_saves_and_loads_with_other_block_sizes(sizes, seq_len, drop_last, data):
     documents = make_documents(sizes)
@@ -134,7 +134,7 @@ def test_wrap_is_lossless_across_saves_and_loads_with_other_block_sizes(sizes, s
         state = through_json(node.state_dict())
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=60)
 @given(
     st.lists(st.integers(0, 12), max_size=60),
     st.integers(1, 10),

@@ -37,7 +37,7 @@ def slow_best_fit(lengths, capacity, waited):
     return chosen
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=100)
 @given(pieces, st.integers(0, 5))
 def test_best_fit_is_the_plain_algorithm(case, waited):
     capacity, lengths = case
@@ -47,7 +47,7 @@ def test_best_fit_is_the_plain_algorithm(case, waited):
     )
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=100)
 @given(pieces)
 def test_first_fit_is_the_plain_algorithm(case):
     capacity, lengths = case

@@ -1,3 +1,4 @@
+import functools
 import logging
 
 import numpy as np
@@ -6,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torchzephon.errors import StateError
-from torchzephon.packing import windows
+from torchzephon.packing import registry, windows
 from torchzephon.packing.base import Options
 from torchzephon.packing.registry import ALGORITHMS
 from torchzephon.packing.wrap import Wrap
@@ -44,7 +45,7 @@ lengths_of = st.lists(st.one_of(st.integers(0, 10), st.integers(0, 40)), max_siz
 cases = st.tuples(lengths_of, st.integers(1, 20), st.sampled_from(BINS), st.integers(1, 20))
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=80)
 @given(cases, st.integers(1, 30))
 def test_split_packs_every_token_once_and_cuts_only_long_documents(case, window):
     lengths, capacity, algorithm, block = case
@@ -68,7 +69,7 @@ def test_truncate_and_drop(case, window):
         assert counts.tolist() == expected
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=80)
 @given(cases, st.integers(1, 30), st.sampled_from(["split", "truncate", "drop"]), st.data())
 def test_going_on_from_any_cursor_with_another_block_size(case, window, oversize, data):
     lengths, capacity, algorithm, block = case
@@ -199,3 +200,19 @@ def test_wrap_copies_nothing_inside_a_block():
     tokens = np.arange(10)
     packing.add([tokens], np.asarray([10]))
     assert all(np.shares_memory(packing.next()[0][0], tokens) for _ in range(2))
+
+
+def test_an_algorithm_of_ones_own(monkeypatch):
+    def next_fit(lengths, capacity, waited=0):
+        sequence, room, chosen = -1, 0, []
+        for length in lengths.tolist():
+            if length > room:
+                sequence, room = sequence + 1, capacity
+            chosen.append(sequence)
+            room -= length
+        return np.asarray(chosen, np.int64)
+
+    monkeypatch.setitem(registry.ALGORITHMS, "next_fit", functools.partial(windows.Windows, next_fit))
+    lengths = [3, 3, 5, 0, 4, 4, 9, 1]
+    sequences = [sequence.tolist() for sequence, _ in pack(lengths, 8, "next_fit")]
+    assert sequences == [[0] * 3 + [1] * 3, [2] * 5, [4] * 4 + [5] * 4, [6] * 8, [6, 7]]

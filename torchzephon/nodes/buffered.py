@@ -9,6 +9,7 @@ from torchdata.nodes import BaseNode
 
 from torchzephon.data.block import Block, as_block
 from torchzephon.errors import StateError
+from torchzephon.nodes.graph import check_state
 
 T = TypeVar("T")
 
@@ -79,11 +80,7 @@ class BufferedNode(BaseNode[T]):
         if initial_state is None:
             self.source.reset(None)
             return
-        missing = {self.SOURCE_KEY, self.USED_KEY} - set(initial_state)
-        if missing:
-            raise StateError(
-                f"{type(self).__name__}: the state lacks {sorted(missing)}: it has {sorted(initial_state)}"
-            )
+        check_state(self, initial_state, self.USED_KEY)
         self._skip = initial_state[self.USED_KEY]
         self.source.reset(initial_state[self.SOURCE_KEY])
 

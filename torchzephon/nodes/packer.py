@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -157,6 +158,10 @@ class SequencePacker(BufferedNode[dict[str, Any]]):
 
     def _start(self, state: Mapping[str, Any] | None) -> None:
         options = Options(drop_last=self.drop_last, window=self.window, oversize=self.oversize)
+        own = {key: value for key, value in (state or {}).items() if key not in (self.SOURCE_KEY, self.USED_KEY)}
+        counts = itertools.chain(*(value if isinstance(value, list) else [value] for value in own.values()))
+        if not all(_is_int(count) and count >= 0 for count in counts):
+            raise self._damaged(own)
         try:
             self._packing = ALGORITHMS[self.algorithm](self.length, options, state)
         except KeyError as error:
@@ -164,8 +169,16 @@ class SequencePacker(BufferedNode[dict[str, Any]]):
                 f"SequencePacker: the state has no {error}, which algorithm={self.algorithm!r} needs: it was saved "
                 "with another algorithm"
             ) from None
+        if state is not None and self._packing.cursor()[1] != own:  # what was read must be written the same
+            raise self._damaged(own)
         self._documents_released = 0
         self._closed = False
+
+    def _damaged(self, own: Mapping[str, Any]) -> StateError:
+        return StateError(
+            f"SequencePacker: the state is damaged, or was saved with another algorithm than {self.algorithm!r}: "
+            f"{own!r:.200}"
+        )
 
     def _settle(self) -> Mapping[str, Any]:
         """Releases the documents that are used up: not at every sequence, since only states need it. The cursor."""

@@ -7,8 +7,6 @@ import functools
 import numpy as np
 from numpy.typing import NDArray
 
-_LONG = 1024  # mean tokens of a document from which copying slices of one ramp beats a running sum
-
 
 @functools.lru_cache(maxsize=1)
 def _ramp(size: int) -> NDArray[np.int32]:
@@ -32,10 +30,7 @@ def document_positions(lengths: NDArray[np.int64]) -> NDArray[np.int32]:
         int32 ``[lengths.sum()]``.
     """
     lengths = lengths[lengths > 0]
-    total = int(lengths.sum())
-    if total >= _LONG * len(lengths):
-        return np.concatenate([ramp(0), *(ramp(length) for length in lengths.tolist())])
-    steps = np.ones(total, np.int32)
-    steps[0] = 0
+    steps = np.ones(int(lengths.sum()), np.int32)
+    steps[:1] = 0
     steps[np.cumsum(lengths[:-1])] = 1 - lengths[:-1]
     return np.cumsum(steps, out=steps, dtype=np.int32)

@@ -22,6 +22,8 @@ Fit: TypeAlias = "Callable[[NDArray[np.int64], int, int], NDArray[np.int64]]"
 have waited and should be placed first, to the sequence that each piece goes into, numbered from 0 without gaps: a pure
 function."""
 
+_Piece: TypeAlias = "tuple[Columns, slice]"
+
 _FEWEST = 8  # sequences' worth of tokens in a window, however short its documents: fewer cannot be packed densely
 _MOST_TOKENS = 1 << 22  # tokens after which a window ends, however few its documents: it is held in memory
 _SNUG = 200  # a window ends where its last sequence lacks less than one part in so many of the window's tokens
@@ -75,10 +77,9 @@ class Windows:
         self._limit: int | None = None  # tokens at which the window ends at the latest
         self._full = False
         self._closed = False
-        self._flat: Columns = ()  # the window's tokens
-        self._sequences: list[list[slice]] = []  # parts of `_flat`
+        self._sequences: list[list[_Piece]] = []  # of the window
         self._at: int = state[self.SEQUENCE_KEY]  # the next of `_sequences`
-        self._waiting: list[tuple[int, slice]] = []  # for the next window: ordinal, part of `_flat`
+        self._waiting: list[tuple[int, _Piece]] = []  # for the next window, with ordinals
         self._cut: int = state.get(self.CUT_KEY, 0)  # before this window
         self._cut_here = 0
 
@@ -115,8 +116,9 @@ class Windows:
                     raise self._changed()
                 return None
             self._pack()
-        parts = self._sequences[self._at]
-        pieces = [[column[part] for part in parts] for column in self._flat]
+        sequence = self._sequences[self._at]
+        columns = range(len(sequence[0][0]))
+        pieces = [[part[column][tokens] for part, tokens in sequence] for column in columns]
         self._at += 1
         if self._at == len(self._sequences):
             self._advance()
@@ -157,25 +159,33 @@ class Windows:
     def _pack(self) -> None:
         """Packs the window."""
         lengths = np.concatenate([part.lengths for part in self._parts])
-        self._flat = [np.concatenate(arrays) for arrays in zip(*(part.columns for part in self._parts), strict=True)]
         owners, starts, stops = cut(lengths, self._capacity, self._options.oversize)
         chosen = self._fit(stops - starts, self._capacity, len(self._waited))
         poor = self._poor(chosen, stops - starts, owners < len(self._waited))
+
+        # pieces as views: nothing is copied until a sequence is joined
+        begins = np.cumsum([0, *(part.num_tokens for part in self._parts)])
+        part_of = np.repeat(np.arange(len(self._parts)), [len(part) for part in self._parts])[owners]
+        pieces: list[_Piece] = [
+            (self._parts[part].columns, slice(start, stop))
+            for part, start, stop in zip(
+                part_of.tolist(), (starts - begins[part_of]).tolist(), (stops - begins[part_of]).tolist(), strict=True
+            )
+        ]
 
         # the sequences in the order of their first pieces, those that wait last; the pieces of each in their order
         _, first = np.unique(chosen, return_index=True)
         rank = np.empty(len(poor), np.int64)
         rank[np.lexsort((first, poor))] = np.arange(len(poor))
-        order = np.argsort(rank[chosen], kind="stable")
-        parts = list(map(slice, starts[order].tolist(), stops[order].tolist()))
+        order = np.argsort(rank[chosen], kind="stable").tolist()
         ends = np.cumsum(np.bincount(rank[chosen], minlength=len(poor)))[: len(poor) - int(poor.sum())].tolist()
-        self._sequences = [parts[start:end] for start, end in itertools.pairwise([0, *ends])]
-
-        left = np.flatnonzero(poor[chosen])
-        ordinals = owners[left] - len(self._waited) + self._fresh
-        self._waiting = list(
-            zip(ordinals.tolist(), map(slice, starts[left].tolist(), stops[left].tolist()), strict=True)
-        )
+        self._sequences = [
+            [pieces[piece] for piece in order[start:end]] for start, end in itertools.pairwise([0, *ends])
+        ]
+        self._waiting = [
+            (int(owners[piece]) - len(self._waited) + self._fresh, pieces[piece])
+            for piece in np.flatnonzero(poor[chosen]).tolist()
+        ]
         if self._options.oversize in ("truncate", "drop"):
             self._note_cut(lengths)
         if self._at > max(len(self._sequences) - 1, 0):
@@ -201,14 +211,14 @@ class Windows:
 
     def _advance(self) -> None:
         """Goes on to the next window."""
-        self._parts = [_single([column[part].copy() for column in self._flat]) for _, part in self._waiting]
+        self._parts = [_single([column[tokens].copy() for column in part]) for _, (part, tokens) in self._waiting]
         self._waited = [ordinal for ordinal, _ in self._waiting]
         self._fresh += self._count
         self._tokens = sum(part.num_tokens for part in self._parts)
         self._count = self._at = 0
         self._limit = None
         self._full = False
-        self._flat, self._sequences, self._waiting = (), [], []
+        self._sequences, self._waiting = [], []
         self._cut, self._cut_here = self.cut, 0
 
     def _last_piece(self, document: Documents) -> Documents:
