@@ -9,8 +9,10 @@ from torchdata.nodes import BaseNode
 
 from torchzephon.elastic.lane_state import LaneState
 from torchzephon.elastic.template import find_leaf
-from torchzephon.errors import LaneError
+from torchzephon.errors import LaneError, StateError
 from torchzephon.nodes.graph import walk
+
+_UNREADABLE = (StateError, LookupError, TypeError, AttributeError)  # what a damaged state comes to in a node's reset
 
 
 class Item(NamedTuple):
@@ -35,7 +37,7 @@ class Lane:
         self.queue: deque[Item] = deque()  # made, not yet taken
         self.made = 0  # batches made in this cycle, taken or not
         self.dry = False
-        self.error: LaneError | None = None
+        self.error: LaneError | StateError | None = None
         self._cycle = 0
         leaf = find_leaf(root)
         leaf.bind_lane(index, num_lanes)
@@ -54,7 +56,8 @@ class Lane:
             self._leaf.start_cycle(0 if same_order else state.cycle)
             self.root.reset(state.node)
         except Exception as error:
-            raise self._explain(error, "while it was reset") from error
+            is_damaged = state.node is not None and isinstance(error, _UNREADABLE)
+            raise self._explain(error, "while it was reset", is_state=is_damaged) from error
 
     def make(self) -> None:
         """Makes the next item and queues it, or finds the lane dry, or keeps the error for whoever asks for it."""
@@ -65,17 +68,20 @@ class Lane:
         except StopIteration:
             self.dry = True
         except Exception as error:
-            self.error = self._explain(error, f"while it made batch {self.made}")
+            self.error = self._explain(
+                error, f"while it made batch {self.made}", is_state=isinstance(error, StateError)
+            )
             self.error.__cause__ = error
         else:
             self.queue.append(Item(value, state))
             self.made += 1
 
-    def _explain(self, error: Exception, when: str) -> LaneError:
+    def _explain(self, error: Exception, when: str, *, is_state: bool) -> LaneError | StateError:
         node = _raising_node(error, self.root)
         last = self._leaf.last
         where = "" if last is None or not len(last) else f"; last read: {self._leaf.describe_work(last)}"
-        return LaneError(f"lane {self.index}, node {node}, {when}{where}: {type(error).__name__}: {error}")
+        kind = StateError if is_state else LaneError
+        return kind(f"lane {self.index}, node {node}, {when}{where}: {type(error).__name__}: {error}")
 
 
 def _raising_node(error: BaseException, root: BaseNode[Any]) -> str:

@@ -30,8 +30,10 @@ class LaneState:
         """The lane's leaf in a state dict.
 
         Raises:
-            TypeError: when a node's state holds something that JSON cannot express.
+            TypeError: when the root node's state is no dict, or holds something that JSON cannot express.
         """
+        if self.given and not self.dry and not isinstance(self.node, dict):
+            raise TypeError(f"state_dict() of the root node must be a dict, got {type(self.node).__name__}")
         fields: dict[str, Any] = {"given": self.given, "cycle": self.cycle}
         if self.dry:
             fields["dry"] = True
@@ -49,10 +51,17 @@ class LaneState:
         """
         try:
             fields = orjson.loads(text)
-            state = cls(fields["given"], fields["cycle"], fields.get("node"), fields.get("dry", False))
+            state = cls(fields.pop("given"), fields.pop("cycle"), **fields)
         except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
             raise StateError(f"the state of lane {lane} is damaged ({error!r}): {str(text)[:80]!r}") from error
-        counts = all(type(n) is int and n >= 0 for n in (state.given, state.cycle))
-        if not counts or not (state.node is None or isinstance(state.node, dict)) or not isinstance(state.dry, bool):
+        if not state._is_sound():
             raise StateError(f"the state of lane {lane} is damaged: {str(text)[:80]!r}")
         return state
+
+    def _is_sound(self) -> bool:
+        """Whether the fields are of their types, and fit each other: without a node's state, nothing was given."""
+        if not all(type(count) is int and count >= 0 for count in (self.given, self.cycle)):
+            return False
+        if self.dry is not False:
+            return self.dry is True and self.node is None
+        return isinstance(self.node, dict) if self.given else self.node is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +19,7 @@ GRAPH_KEY = "graph"
 ROUND_KEY = "round"
 NUM_LANES_KEY = "num_lanes"
 LANES_KEY = "lanes"
+_LANE_NAME = re.compile(r"[0-9]{5}|[1-9][0-9]{5,17}")  # f"{lane:05d}" and nothing else
 _KEYS = {VERSION_KEY, GRAPH_KEY, ROUND_KEY, NUM_LANES_KEY, LANES_KEY}
 
 
@@ -49,13 +51,22 @@ class Graph:
         """Raises StateError when it is not a graph description."""
         try:
             fields = orjson.loads(text)
-            graph = cls(fields["nodes"], fields.get("accept", []), fields.get("history", []))
-            sound = all(isinstance(node["node"], str) for node in graph.nodes)
+            graph = cls(fields.pop("nodes"), **fields)
         except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
             raise StateError(f"the graph description in the state is damaged ({error!r})") from error
-        if not sound:
+        if not graph._is_sound():
             raise StateError("the graph description in the state is damaged")
         return graph
+
+    def _is_sound(self) -> bool:
+        """Whether the fields are of their types."""
+        if not all(isinstance(field, list) for field in (self.nodes, self.accept, self.history)):
+            return False
+        return (
+            all(isinstance(node, dict) and isinstance(node.get("node"), str) for node in self.nodes)
+            and all(isinstance(name, str) for name in self.accept)
+            and all(isinstance(entry, dict) for entry in self.history)
+        )
 
 
 @dataclass(frozen=True)
@@ -114,8 +125,10 @@ def parse_state(state: Any) -> State:
         raise StateError(f"the state is damaged: its lanes are {type(lanes).__name__}")
     parsed: dict[int, str] = {}
     for name, text in lanes.items():
-        if not (isinstance(name, str) and name.isdecimal() and int(name) < num_lanes and isinstance(text, str)):
-            raise StateError(f"the state is damaged: lane {name!r} of {num_lanes}")
+        if not (isinstance(name, str) and _LANE_NAME.fullmatch(name) and int(name) < num_lanes):
+            raise StateError(f"the state is damaged: lane {name!r:.40} of {num_lanes}")
+        if not isinstance(text, str):
+            raise StateError(f"the state is damaged: lane {name} is {type(text).__name__}, expected a string")
         parsed[int(name)] = text
     return State(Graph.from_json(state[GRAPH_KEY]), round_index, num_lanes, parsed)
 

@@ -8,6 +8,8 @@ from typing import Any, Protocol, runtime_checkable
 
 from torchdata.nodes import BaseNode, ParallelMapper, PinMemory, Prefetcher
 
+from torchzephon.errors import StateError
+
 
 @dataclass(frozen=True)
 class Estimate:
@@ -85,6 +87,24 @@ def reachable(root: BaseNode[Any]) -> list[BaseNode[Any]]:
         elif isinstance(value, dict):
             waiting.extend(part for part in value.values() if isinstance(part, BaseNode))
     return list(found.values())
+
+
+def check_state(node: BaseNode[Any], state: Mapping[str, Any], *counts: str) -> None:
+    """Checks the state of a node that is its source's state and counts, so that a damaged one is named.
+
+    Args:
+        node: whose state it is, for the message.
+        state: as given to ``reset``.
+        counts: keys of integers >= 0.
+
+    Raises:
+        StateError: naming the node and what is wrong.
+    """
+    if missing := sorted({"source", *counts} - set(state)):
+        raise StateError(f"{type(node).__name__}: the state lacks {missing}: it has {sorted(state)}")
+    for key in counts:
+        if type(state[key]) is not int or state[key] < 0:
+            raise StateError(f"{type(node).__name__}: {key!r} in the state must be an int >= 0, got {state[key]!r:.80}")
 
 
 def find_blank(root: BaseNode[Any]) -> Callable[[], Any] | None:

@@ -18,7 +18,7 @@ from torchzephon.data.join import join_columns
 from torchzephon.data.pool import pool_of_process
 from torchzephon.data.sizes import parse_bytes
 from torchzephon.errors import DataError, StateError
-from torchzephon.nodes.graph import Estimate, walk
+from torchzephon.nodes.graph import Estimate, check_state, walk
 from torchzephon.nodes.work_source import WorkSource
 
 logger = logging.getLogger(__name__)
@@ -87,9 +87,7 @@ class Reader(BaseNode[Block]):
             self._begin(used=0, skipped=0)
             self.source.reset(None)
             return
-        missing = {self.SOURCE_KEY, self.USED_KEY} - set(initial_state)
-        if missing:
-            raise StateError(f"Reader: the state lacks {sorted(missing)}: it has {sorted(initial_state)}")
+        check_state(self, initial_state, self.USED_KEY, *({self.SKIPPED_KEY} & set(initial_state)))
         self._begin(initial_state[self.USED_KEY], initial_state.get(self.SKIPPED_KEY, 0))
         self.source.reset(initial_state[self.SOURCE_KEY])
 
