@@ -1,85 +1,161 @@
-"""EndAgreement: the ranks agree, round by round and ahead of time, on where finite data ends."""
+"""EndAgreement: the ranks agree, ahead of time, on where finite data ends."""
 
 from __future__ import annotations
 
+import hashlib
 from collections import deque
+from contextlib import suppress
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 import torch.distributed as dist
 
 from torchzephon.elastic.assignment import Assignment
 
-_FLAG, _LEFT, _CYCLE, _MINUS_CYCLE = range(4)
+_START = -1  # the question where to begin, in place of the round that a question is about
+
+
+class _Question(NamedTuple):
+    """One all-reduce under way.
+
+    Attributes:
+        round: what it is about.
+        place: where this rank is; the others must be at the same place.
+        payload: int64 ``[2 + 2 * len(place)]``: the value, whether this is a last word, the place, its negative. The
+            maximum over the ranks shows whether all places are equal.
+        work: the all-reduce.
+    """
+
+    round: int
+    place: tuple[int, ...]
+    payload: torch.Tensor
+    work: dist.Work
 
 
 class EndAgreement:
-    """One small asynchronous all-reduce a round, on a private gloo group, for a round that lies ahead.
+    """Asynchronous all-reduces of one number, on gloo connections of their own.
 
-    Each rank raises a flag for a round or does not; all ranks learn whether any did. Ranks call :meth:`ask` and
-    :meth:`answer` for the same rounds in the same order, in the consumer's thread only. A rank that leaves early
-    sends a last word (:meth:`leave`) in place of its next flag, so that its peers learn of it instead of waiting.
+    Ranks call :meth:`begin`, :meth:`ask` and :meth:`answer` for the same rounds in the same order, in the consumer's
+    thread only. A rank that leaves early sends a last word (:meth:`leave`) in place of its next number, so that its
+    peers learn of it instead of waiting.
+
+    The connections are not a group of ``torch.distributed``'s registry: such a group lives until the end of the
+    process, and a job may make many loaders, one for each evaluation.
 
     Args:
         assignment: the data-parallel ranks, with a process group behind them. Every rank of it must construct this.
     """
 
+    # Of agreements that are gone: destroying connections waits for what is under way, which may take peers long.
+    _retired: ClassVar[list[tuple[Any, list[dist.Work]]]] = []
+
     def __init__(self, assignment: Assignment) -> None:
-        # Ranks outside of the data-parallel group do not take part in making this one.
-        ranks = None if assignment.group is None else dist.get_process_group_ranks(assignment.group)
-        group = dist.new_group(ranks, backend="gloo", use_local_synchronization=ranks is not None)
-        assert isinstance(group, dist.ProcessGroup), "this rank is not part of its own data-parallel group"
-        self._group = group
-        self._asked: deque[tuple[int, torch.Tensor, dist.Work]] = deque()
-        self._last_words: list[tuple[torch.Tensor, dist.Work]] = []
+        # Here, since a torch without gloo or torch.distributed has them not.
+        from torch._C._distributed_c10d import PrefixStore, ProcessGroupGloo
+        from torch.distributed.distributed_c10d import _get_default_store
+
+        self._retired[:] = [(group, works) for group, works in self._retired if not _all_completed(works)]
+        store: Any = _get_default_store()
+        ranks = dist.get_process_group_ranks(assignment.group)
+        name = f"torchzephon/{hashlib.sha256(repr(sorted(ranks)).encode()).hexdigest()[:16]}"
+        # Counted in the store, so that a job which starts over with a new store counts anew on all ranks.
+        number = store.add(f"{name}/{assignment.rank}", 1)
+        # The type stubs know little of these classes. None once the connections were lost.
+        self._group: Any = ProcessGroupGloo(
+            PrefixStore(f"{name}/{number}", store), assignment.rank, assignment.size, store.timeout
+        )
+        self._options = dist.AllreduceOptions()
+        self._options.reduceOp = dist.ReduceOp.MAX
+        self._asked: deque[_Question] = deque()
+        self._unheard: list[dist.Work] = []  # questions of earlier runs that nobody waits for any more
         self._run = 0
+        self._cycle = 0
         self._running = False
 
-    def begin(self) -> None:
-        """A new run over the data; after :meth:`leave` or the agreed end of the one before."""
-        self._asked.clear()
-        self._run += 1
-        self._running = True
+    def __del__(self) -> None:
+        if getattr(self, "_group", None) is not None:
+            self.leave()
+            self._retired.append((self._group, self._unheard))
 
-    def ask(self, round_index: int, flag: bool) -> None:
-        """Sends this rank's flag for a round."""
-        self._send(round_index, flag, left=False)
+    def begin(self, cycle: int, round_index: int) -> int:
+        """A new run over the data, after :meth:`leave` or the agreed end of the one before.
 
-    def answer(self, round_index: int) -> bool:
-        """Whether any rank raised its flag for the round; rounds are answered in the order of :meth:`ask`.
+        Returns:
+            The round at which all ranks begin: the smallest ``round_index`` of any.
 
         Raises:
-            RuntimeError: when another rank stopped iterating before this round.
+            RuntimeError: when the other ranks are elsewhere.
         """
-        asked, payload, work = self._asked.popleft()
-        assert asked == round_index, f"round {asked} was asked, round {round_index} is to be answered"
-        work.wait()
-        if payload[_LEFT] or payload[_CYCLE] != self._run or payload[_MINUS_CYCLE] != -self._run:
+        self._run += 1
+        self._cycle = cycle
+        self._running = True
+        self.ask(_START, -round_index)
+        return -self.answer()
+
+    def ask(self, round_index: int, value: int) -> None:
+        """Sends this rank's number for a round."""
+        self._send(round_index, value, left=False)
+
+    def answer(self) -> int:
+        """The largest number of any rank, for the oldest round that was asked about and not answered.
+
+        Raises:
+            RuntimeError: when another rank stopped iterating before, is elsewhere, or is gone.
+        """
+        question = self._asked.popleft()
+        try:
+            question.work.wait()
+        except RuntimeError as error:
+            # Connections are dropped, so that ranks which are not neighbours of the one that is gone learn of it, too.
             self._running = False
+            self._group = None
             raise RuntimeError(
-                f"another rank stopped iterating before round {round_index} while this one goes on: the ranks cannot "
-                "agree on the end of the data any more. Leave the loop after the same round on every rank"
+                f"the other data-parallel ranks cannot be reached to agree on the end of the data: one of them has "
+                f"exited, was killed, or stands still ({error}). Restart the ranks from the last checkpoint"
+            ) from error
+        value, left, *places = question.payload.tolist()
+        size = len(question.place)
+        if left or places[:size] != [-part for part in places[size:]]:
+            self._running = False
+            self._forget()
+            raise RuntimeError(
+                f"this rank goes on with {_describe(question.round)} of cycle {self._cycle}, while another one stopped "
+                "iterating, failed, or is elsewhere: the ranks cannot agree on the end of the data. Look for an error "
+                "of another rank; else leave the loop after the same round, and load the same checkpoint, on every rank"
             )
-        return bool(payload[_FLAG])
+        return int(value)
 
     def end(self) -> None:
         """The agreed end was reached, on all ranks alike."""
         self._running = False
+        self._forget()
 
     def leave(self) -> None:
         """Leaves the current run before its end; does nothing when none is running, and never raises or waits."""
         if not self._running:
             return
         self._running = False
-        try:
-            self._send(-1, flag=False, left=True)
-        except (RuntimeError, ValueError):  # the process group is gone already, and the peers with it
-            return
-        self._last_words = [(payload, work) for payload, work in self._last_words if not work.is_completed()]
-        _, payload, work = self._asked.pop()
-        self._last_words.append((payload, work))
+        with suppress(RuntimeError):  # the connections are broken, and the peers know
+            self._send(_START, 0, left=True)
+        self._forget()
 
-    def _send(self, round_index: int, flag: bool, *, left: bool) -> None:
-        payload = torch.tensor([flag, left, self._run, -self._run], dtype=torch.int64)
-        work = dist.all_reduce(payload, op=dist.ReduceOp.MAX, group=self._group, async_op=True)
-        assert work is not None, "this rank is part of the group"
-        self._asked.append((round_index, payload, work))
+    def _send(self, round_index: int, value: int, *, left: bool) -> None:
+        if self._group is None:
+            raise RuntimeError("the connections to the other data-parallel ranks were lost before; restart the ranks")
+        place = (self._run, self._cycle, round_index)
+        payload = torch.tensor([value, left, *place, *(-part for part in place)], dtype=torch.int64)
+        work = self._group.allreduce([payload], self._options)
+        self._asked.append(_Question(round_index, place, payload, work))
+
+    def _forget(self) -> None:
+        works = [*self._unheard, *(question.work for question in self._asked)]
+        self._unheard = [work for work in works if not work.is_completed()]
+        self._asked.clear()
+
+
+def _all_completed(works: list[dist.Work]) -> bool:
+    return all(work.is_completed() for work in works)
+
+
+def _describe(round_index: int) -> str:
+    return "the first round" if round_index == _START else f"round {round_index}"

@@ -56,7 +56,7 @@ class Lanes(BaseNode[Any]):
         num_threads: threads of this process that run ahead of the consumer; 0 makes batches when they are asked for.
             None: one.
         prefetch: rounds that threads run ahead (at most 128 batches). With finite data on several ranks, also how
-            many rounds ahead the ranks agree on the end.
+            many rounds the ranks agree on at once.
 
     Raises:
         ValueError: for arguments that cannot work together, or a graph with two leaves, naming the way out.
@@ -150,7 +150,7 @@ class Lanes(BaseNode[Any]):
             is_finite=find_leaf(self.template).is_finite,
             agreement=self._agreement,
             # A round of many lanes is far enough ahead by itself, and holding several would take memory.
-            horizon=self.prefetch if self.assignment.most_owned <= 16 else 1,
+            stretch=self.prefetch if self.assignment.most_owned <= 16 else 1,
         )
         self._running = False
         self._logged = False
@@ -329,6 +329,7 @@ class Lanes(BaseNode[Any]):
         self._running = True
         self._supply.start(states)
         self.schedule.begin(self._supply, states, self._round)
+        self._round = self.schedule.round
         if not self._logged:
             self._logged = True
             self._log()

@@ -26,7 +26,7 @@ class Schedule:
         end: see :class:`~torchzephon.Lanes`.
         is_finite: whether the curriculum ends.
         agreement: how the ranks agree on the end; None: each rank sees its own end.
-        horizon: rounds ahead that the ranks agree on.
+        stretch: rounds that the ranks agree on at once, half a stretch ahead.
 
     Attributes:
         round: the current round.
@@ -41,7 +41,7 @@ class Schedule:
         end: Literal["pad", "drop", "ragged"],
         is_finite: bool,
         agreement: EndAgreement | None,
-        horizon: int,
+        stretch: int,
     ) -> None:
         self.round = 0
         self.dry: list[int] = []
@@ -50,17 +50,24 @@ class Schedule:
         self._end = end
         self._is_finite = is_finite
         self._agreement = agreement
-        self._horizon = horizon
+        self._stretch = stretch
         self._given: dict[int, int] = {}
-        self._asked = 0
 
     def begin(self, supply: Supply, states: Mapping[int, LaneState], round_index: int) -> None:
-        """Starts at a round, with each lane where ``states`` says."""
+        """Starts at a round, with each lane where ``states`` says.
+
+        Where ranks agree, they start together at the smallest round of any of them: a state that was saved in the
+        middle of a round can leave them one apart.
+        """
         self._supply = supply
         self._given = {lane: state.given for lane, state in states.items()}
-        self.round = self._asked = round_index
         if self._agreement is not None:
-            self._agreement.begin()
+            cycle = next(state.cycle for state in states.values())
+            round_index = self._agreement.begin(cycle, round_index)
+        self.round = round_index
+        self._asked = round_index  # rounds before this one were asked about,
+        self._agreed = round_index  # and before this one they take place;
+        self._end_agreed = False  # nothing takes place after them
 
     def slots(self) -> list[int] | None:
         """The lanes of the current round, in order, with ``BLANK`` for a batch that must be made up; None at the end.
@@ -105,11 +112,22 @@ class Schedule:
             return True
         if self._agreement is None:
             return not self._missing(self.round) if self._end == "drop" else self._present(self.round)
-        flag = self._missing if self._end == "drop" else self._present
-        while self._asked <= self.round + self._horizon:
-            self._agreement.ask(self._asked, flag(self._asked))
-            self._asked += 1
-        return self._agreement.answer(self.round) is (self._end != "drop")
+        while not self._end_agreed and self._asked - self.round <= (self._stretch + 1) // 2:
+            count = self._count(self._asked)
+            self._agreement.ask(self._asked, -count if self._end == "drop" else count)
+            self._asked += self._stretch
+        if not self._end_agreed and self._agreed == self.round:
+            count = abs(self._agreement.answer())
+            self._agreed += count
+            self._end_agreed = count < self._stretch
+        return self.round < self._agreed
+
+    def _count(self, first: int) -> int:
+        """How many rounds of the stretch from ``first`` on take place as far as this rank can tell."""
+        for round_index in range(first, first + self._stretch):
+            if self._missing(round_index) if self._end == "drop" else not self._present(round_index):
+                return round_index - first
+        return self._stretch
 
     def _present(self, round_index: int) -> bool:
         """Whether any lane of this rank has a batch for the round."""
