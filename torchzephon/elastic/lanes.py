@@ -252,8 +252,9 @@ class Lanes(BaseNode[Any]):
     def get_state(self) -> dict[str, Any]:
         """The state of this rank's lanes, as delivered. Takes no lock and starts nothing: safe in a signal handler."""
         lanes = dict(self._states)
+        # Of the ranks' equal keys DCP keeps one: the round must not depend on which lanes this rank owns.
         given = [state.given for state in _read(lanes).values() if not state.dry]
-        return State(self._graph, min(given, default=self._round), self.num_lanes, lanes).to_dict()
+        return State(self._graph, min([self._round, *given]), self.num_lanes, lanes).to_dict()
 
     def close(self) -> None:
         """Stops threads and worker processes. Iteration may go on later, from what was delivered."""
@@ -364,8 +365,9 @@ class Lanes(BaseNode[Any]):
             values = arrange(values)
         except StopIteration:
             raise
-        except Exception as error:
-            self._error = error
+        except BaseException as error:
+            if isinstance(error, Exception):
+                self._error = error  # after Ctrl-C, iteration may go on from what was delivered
             self._halt()
             raise
         self._slots = self._slots[len(slots) :]

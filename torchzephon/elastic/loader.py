@@ -112,6 +112,11 @@ class _Iteration(Iterator[T]):
         self._loader = loader
         self._number = number
 
+    def __del__(self) -> None:
+        # A loop was left early: nobody can go on with it, so nothing runs ahead and no other rank waits for this one.
+        if self._number == self._loader._iteration:
+            self._loader.lanes.close()
+
     def __next__(self) -> T:
         if self._number != self._loader._iteration:
             raise RuntimeError("the loader was iterated anew or loaded a state since: this iterator is over")
