@@ -32,9 +32,13 @@ class Stack:
 
 @dataclass
 class Packed:
-    """Batches on their way: stacks where they are dicts of tensors of equal shapes, else as they are."""
+    """Batches on their way.
 
-    count: int
+    Attributes:
+        stacks: the tensors that all batches have under the same key, of the same shape and dtype.
+        plain: the batches as they are, but for None in the places of those tensors.
+    """
+
     stacks: list[Stack]
     plain: list[Any]
 
@@ -42,17 +46,11 @@ class Packed:
 def pack(batches: Sequence[Any]) -> Packed:
     """Prepares batches for the trip."""
     groups = _group_names(batches)
-    if groups is None:
-        return Packed(len(batches), [], list(batches))
-    stacks = []
-    for names in groups:
-        tensors = [batch[name] for name in names for batch in batches]
-        widen = tensors[0].dtype == torch.int64 and all(map(_fits, tensors))
-        out = torch.empty((len(tensors), *tensors[0].shape), dtype=torch.int32 if widen else tensors[0].dtype)
-        for place, tensor in enumerate(tensors):
-            out[place] = tensor
-        stacks.append(Stack(names, out.view(len(names), len(batches), *tensors[0].shape), widen))
-    return Packed(len(batches), stacks, [])
+    stacked = {name for names in groups for name in names}
+    plain = list(batches)
+    if stacked:
+        plain = [{name: None if name in stacked else value for name, value in batch.items()} for batch in batches]
+    return Packed([_stack(names, batches) for names in groups], plain)
 
 
 def unpack(packed: Packed, *, pin_memory: bool = False) -> list[Any]:
@@ -62,12 +60,9 @@ def unpack(packed: Packed, *, pin_memory: bool = False) -> list[Any]:
         packed: from :func:`pack`.
         pin_memory: put the tensors into page-locked memory.
     """
-    if not packed.stacks:
-        return packed.plain
-    batches: list[dict[str, torch.Tensor]] = [{} for _ in range(packed.count)]
+    batches = [_detach(batch, pin_memory) for batch in packed.plain]
     for stack in packed.stacks:
         dtype = torch.int64 if stack.widen else stack.tensor.dtype
-        # A copy in any case: memory shared with a worker is a scarce resource (file descriptors, /dev/shm).
         values = torch.empty(stack.tensor.shape, dtype=dtype, pin_memory=pin_memory)
         values.copy_(stack.tensor)
         for name, rows in zip(stack.names, values.unbind(0), strict=True):
@@ -76,22 +71,36 @@ def unpack(packed: Packed, *, pin_memory: bool = False) -> list[Any]:
     return batches
 
 
-def _group_names(batches: Sequence[Any]) -> list[list[str]] | None:
-    """The keys of the batches, grouped by shape and dtype; None where batches are not dicts of alike CPU tensors."""
-    if not batches or not all(isinstance(batch, dict) and batch and _all_plain(batch) for batch in batches):
-        return None
-    shapes = {name: (value.shape, value.dtype) for name, value in batches[0].items()}
-    for batch in batches[1:]:
-        if {name: (value.shape, value.dtype) for name, value in batch.items()} != shapes:
-            return None
+def _group_names(batches: Sequence[Any]) -> list[list[str]]:
+    """The keys under which all batches have alike tensors, grouped by shape and dtype."""
+    if not all(type(batch) is dict for batch in batches):
+        return []
     groups: dict[Any, list[str]] = {}
-    for name, kind in shapes.items():
-        groups.setdefault(kind, []).append(name)
+    for name, first in batches[0].items() if batches else ():
+        values = [batch.get(name) for batch in batches]
+        if all(_is_plain(value) and (value.shape, value.dtype) == (first.shape, first.dtype) for value in values):
+            groups.setdefault((first.shape, first.dtype), []).append(name)
     return list(groups.values())
 
 
-def _all_plain(batch: dict[str, Any]) -> bool:
-    return all(type(value) is torch.Tensor and value.device.type == "cpu" for value in batch.values())
+def _stack(names: list[str], batches: Sequence[Any]) -> Stack:
+    tensors = [batch[name] for name in names for batch in batches]
+    first = tensors[0]
+    widen = first.dtype == torch.int64 and all(map(_fits, tensors))
+    out = torch.empty((len(tensors), *first.shape), dtype=torch.int32 if widen else first.dtype)
+    for place, tensor in enumerate(tensors):
+        out[place] = tensor
+    return Stack(names, out.view(len(names), len(batches), *first.shape), widen)
+
+
+def _is_plain(value: Any) -> bool:
+    return (
+        type(value) is torch.Tensor
+        and value.layout == torch.strided
+        and value.device.type == "cpu"
+        and value.is_contiguous()
+        and not value.requires_grad
+    )
 
 
 def _fits(tensor: torch.Tensor) -> bool:
@@ -99,3 +108,14 @@ def _fits(tensor: torch.Tensor) -> bool:
         return True
     least, most = torch.aminmax(tensor)
     return bool(least >= _INT32.min) and bool(most <= _INT32.max)
+
+
+def _detach(value: Any, pin_memory: bool) -> Any:
+    """A copy outside of the memory shared with a worker, which is scarce (file descriptors, /dev/shm)."""
+    if type(value) is dict:
+        return {name: _detach(part, pin_memory) for name, part in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(_detach(part, pin_memory) for part in value)
+    if _is_plain(value):
+        return value.pin_memory() if pin_memory else value.clone()
+    return value

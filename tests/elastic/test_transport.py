@@ -1,0 +1,164 @@
+"""Batches come out of the trip between processes as they went in."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.graphs import plain
+
+from torchzephon.elastic.transport import pack, unpack
+
+INT32 = torch.iinfo(torch.int32)
+
+
+def trip(batches):
+    return unpack(pack(batches))
+
+
+def same(a, b):
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, torch.Tensor):
+        return a.dtype == b.dtype and a.shape == b.shape and a.stride() == b.stride() and torch.equal(a, b)
+    if isinstance(a, dict):
+        return list(a) == list(b) and all(same(a[name], b[name]) for name in a)
+    if isinstance(a, (list, tuple)):
+        return len(a) == len(b) and all(map(same, a, b))
+    if isinstance(a, np.ndarray):
+        return a.dtype == b.dtype and np.array_equal(a, b)
+    return a == b
+
+
+def training_batch(seed=0, rows=2):
+    ids = torch.arange(rows * 8).view(rows, 8) + seed
+    return {"input_ids": ids, "labels": ids + 1, "positions": ids % 5}
+
+
+def test_training_batches_are_one_int32_tensor():
+    batches = [training_batch(seed) for seed in range(3)]
+    packed = pack(batches)
+    assert [(stack.tensor.dtype, tuple(stack.tensor.shape)) for stack in packed.stacks] == [(torch.int32, (3, 3, 2, 8))]
+    assert not any(value is not None for batch in packed.plain for value in batch.values())
+    assert same(unpack(packed), batches)
+
+
+@pytest.mark.parametrize("value", [INT32.min, INT32.max])
+def test_what_fits_is_sent_as_int32(value):
+    batches = [{"x": torch.tensor([value])}]
+    assert pack(batches).stacks[0].tensor.dtype == torch.int32
+    assert same(trip(batches), batches)
+
+
+@pytest.mark.parametrize("value", [INT32.min - 1, INT32.max + 1, torch.iinfo(torch.int64).max])
+def test_larger_values_stay_int64(value):
+    batches = [{"x": torch.tensor([0]), "y": torch.tensor([value])}]
+    assert same(trip(batches), batches)
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        {"x": torch.zeros(0, 5, dtype=torch.int64)},
+        {"x": torch.zeros(0)},
+        {"x": torch.tensor(7)},
+        {"mask": torch.tensor([[True, False]]), "ids": torch.tensor([[1, 2]])},
+        {"x": torch.tensor([1, 2], dtype=torch.uint8), "y": torch.tensor([1.5, float("inf")])},
+        {"x": torch.ones(2, dtype=torch.bfloat16), "z": torch.ones(2, dtype=torch.complex64)},
+        {},
+        {"x": 5, "ids": torch.tensor([1]), "name": "a"},
+        {"ids": torch.tensor([1]), "max_seqlen": 3, "labels": torch.tensor([2])},
+        {"array": np.arange(3), "ids": torch.tensor([1])},
+        {"inner": {"ids": torch.tensor([1])}},
+        {"inner": [torch.tensor([1]), None]},
+        {3: torch.tensor([1])},
+        torch.arange(3),
+        [torch.arange(3), torch.arange(2)],
+        (1, "x", None),
+        "text",
+        None,
+    ],
+    ids=lambda batch: str(plain(batch))[:40],
+)
+def test_any_batch_comes_out_as_it_went_in(batch):
+    for batches in ([batch], [batch, batch]):
+        assert same(trip(batches), batches)
+
+
+def test_batches_that_differ_among_each_other():
+    a, b = training_batch(), training_batch(rows=3)
+    cases = [
+        [a, b],
+        [a, {"input_ids": a["input_ids"]}],
+        [a, [1]],
+        [a, {**a, "labels": a["labels"].int()}],
+        [{"x": torch.tensor([1])}, {"y": torch.tensor([1])}],
+        [{"x": torch.tensor([1]), "y": torch.tensor([2])}, {"y": torch.tensor([3]), "x": torch.tensor([4])}],
+    ]
+    for batches in cases:
+        assert same(trip(batches), batches)
+    assert trip([]) == []
+
+
+def test_document_bounds_of_any_length_leave_the_other_tensors_together():
+    batches = [
+        {**training_batch(seed), "cu_seqlens": torch.arange(seed + 2, dtype=torch.int32), "max_seqlen": seed}
+        for seed in range(3)
+    ]
+    packed = pack(batches)
+    assert [stack.names for stack in packed.stacks] == [["input_ids", "labels", "positions"]]
+    assert same(unpack(packed), batches)
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        torch.eye(3).to_sparse(),
+        torch.nn.Parameter(torch.ones(2)),
+        torch.ones(2, 3).t(),
+        torch.ones(4)[::2],
+        torch.ones(1).expand(5),
+        torch.ones(2, device="meta"),
+    ],
+    ids=["sparse", "subclass", "transposed", "strided", "expanded", "meta"],
+)
+def test_unusual_tensors_are_sent_whole(tensor):
+    (out,) = trip([{"x": tensor}])
+    assert type(out["x"]) is type(tensor)
+    assert out["x"].shape == tensor.shape
+    assert out["x"].layout == tensor.layout
+    if tensor.device.type == "cpu":
+        assert torch.equal(out["x"].to_dense(), tensor.to_dense())
+
+
+def test_what_arrives_is_not_shared_memory_and_may_be_written_to():
+    batches = [training_batch(seed) for seed in range(2)]
+    bounds = [{**batch, "cu": torch.arange(i + 2)} for i, batch in enumerate(batches)]
+    packed = pack(bounds)
+    for stack in packed.stacks:
+        stack.tensor.share_memory_()
+    for batch in packed.plain:
+        batch["cu"].share_memory_()
+    out = unpack(packed)
+    assert not any(tensor.is_shared() for batch in out for tensor in batch.values())
+    out[0]["input_ids"].zero_()
+    assert same(out[1:], bounds[1:])
+    assert same(out[0]["labels"], bounds[0]["labels"])
+
+
+NAMES = st.sampled_from(["input_ids", "labels", "mask", "cu_seqlens"])
+DTYPES = st.sampled_from([torch.int64, torch.int32, torch.bool, torch.float32, torch.uint8])
+
+
+@st.composite
+def tensors(draw):
+    shape = draw(st.lists(st.integers(0, 3), max_size=3))
+    values = draw(st.lists(st.integers(-(2**34), 2**34), min_size=1, max_size=4))
+    count = int(np.prod(shape, dtype=int))
+    return torch.tensor((values * count)[:count], dtype=torch.int64).view(shape).to(draw(DTYPES))
+
+
+@settings(deadline=None, max_examples=80)
+@given(st.lists(st.dictionaries(NAMES, tensors() | st.integers() | st.none()), max_size=4))
+def test_random_batches(batches):
+    assert same(trip(batches), batches)
