@@ -421,6 +421,14 @@ def test_foreign_states_are_refused():
         SequencePacker(Documents(documents), 8).reset({"token": 3})
 
 
+@pytest.mark.parametrize("damage", [{"token": -1}, {"token": "1"}, {"token": 1.5}, {"sequence": 3}])
+def test_damaged_states_are_refused(damage):
+    node = SequencePacker(Documents(make_documents([5] * 30)), 8)
+    next(node)
+    with pytest.raises(StateError, match="the state is damaged, or was saved with another algorithm than 'wrap'"):
+        node.reset({**node.state_dict(), **damage})
+
+
 def test_a_state_of_other_data_is_refused():
     node = SequencePacker(Documents(make_documents([3, 9, 9])), 6)
     list(itertools.islice(node, 2))
@@ -453,6 +461,7 @@ def test_what_it_tells_about_itself():
     assert node.summary() == "best_fit packing to 2048 tokens"
     estimate = node.estimate(Estimate(items=10, samples=100, bytes=5000, tokens=20490))
     assert estimate == Estimate(items=10, samples=100, bytes=5000, tokens=20490)
+    assert node.estimate(Estimate(items=10, samples=100, bytes=40980, tokens=0)).items == 5
     assert node.estimate(None) is None
 
 

@@ -83,7 +83,7 @@ def test_going_on_from_any_cursor_with_another_block_size(case, window, oversize
         assert [cursor for _, cursor in rest] == [cursor for _, cursor in expected[at + 1 :]]
 
 
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=20)
 @given(st.integers(0, 2**32), st.sampled_from(BINS))
 def test_no_document_waits_for_long(seed, algorithm):
     """Once a window is packed, all documents of the window before it are given out."""
@@ -91,10 +91,10 @@ def test_no_document_waits_for_long(seed, algorithm):
     lengths = rng.integers(0, 25, 400).tolist()
     starts = []
     given_out = np.zeros(400, np.int64)
-    for sequence, (_, cursor) in pack(lengths, 20, algorithm, window=16):
+    for sequence, (oldest, cursor) in pack(lengths, 20, algorithm, window=16):
         np.add.at(given_out, sequence, 1)
         if cursor[windows.Windows.SEQUENCE_KEY] == 0:
-            fresh = _ + cursor.get(windows.Windows.FRESH_KEY, 0)
+            fresh = oldest + cursor.get(windows.Windows.FRESH_KEY, 0)
             if starts:
                 assert given_out[: starts[-1]].tolist() == lengths[: starts[-1]]
             starts.append(fresh)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torchdata.nodes import BaseNode
 
 from torchzephon.errors import DataError, StateError
+from torchzephon.nodes.boundaries import continued, document_bounds
 from torchzephon.nodes.graph import Estimate, find_blank, walk
 
 
@@ -140,8 +141,8 @@ class TrainingBatcher(BaseNode[dict[str, Any]]):
         labels[:, : tokens.shape[1] - 1] = tokens[:, 1:]
         labels[:, tokens.shape[1] - 1 :] = self.ignore_index
         if self.mask_document_starts:
-            starts = positions[:, 1:] != positions[:, :-1] + 1
-            labels[:, : starts.shape[1]][starts] = self.ignore_index
+            same = continued(positions)
+            labels[:, : same.shape[1]][~same] = self.ignore_index
         if "loss_mask" in rows[0]:
             mask = _stack(rows, "loss_mask")[:, 1:]
             labels[:, : mask.shape[1]][~mask.astype(np.bool_, copy=False)] = self.ignore_index
@@ -157,7 +158,7 @@ class TrainingBatcher(BaseNode[dict[str, Any]]):
             "positions": torch.from_numpy(positions),
         }
         if self.cu_seqlens:
-            bounds = _bounds(positions)
+            bounds = document_bounds(positions)
             batch["cu_seqlens"] = torch.from_numpy(bounds)
             batch["max_seqlen"] = int(np.diff(bounds).max())
         return batch
@@ -184,14 +185,3 @@ def _stack(rows: Sequence[Mapping[str, Any]], name: str) -> NDArray[Any]:
             f"the sequences of a batch have {name} of different lengths, {lengths}: TrainingBatcher stacks sequences "
             "of one length, as SequencePacker makes them"
         ) from None
-
-
-def _bounds(positions: NDArray[np.int64]) -> NDArray[np.int32]:
-    """Where documents start in the flattened batch, and its end: int32 ``[documents + 1]``.
-
-    A document starts wherever a position is not the one before plus one. (A position 0 would not do: a row may start
-    in the middle of a document.)
-    """
-    starts = np.ones(positions.shape, np.bool_)
-    starts[:, 1:] = positions[:, 1:] != positions[:, :-1] + 1
-    return np.append(np.flatnonzero(starts), positions.size).astype(np.int32)

@@ -25,7 +25,7 @@ function."""
 _Piece: TypeAlias = "tuple[Columns, slice]"
 
 _FEWEST = 8  # sequences' worth of tokens in a window, however short its documents: fewer cannot be packed densely
-_MOST_TOKENS = 1 << 22  # tokens after which a window ends, however few its documents: it is held in memory
+_MOST_TOKENS = 1 << 21  # tokens after which a window ends, however few its documents: it is held in memory
 _SNUG = 200  # a window ends where its last sequence lacks less than one part in so many of the window's tokens
 _POOR = 0.95  # a sequence that is filled less waits for the next window
 _MOST_WAITING = 64  # documents that wait for the next window: each costs a few bytes of state
@@ -35,7 +35,7 @@ class Windows:
     """Packs a tumbling window of consecutive documents at once, with an offline algorithm.
 
     A window is ``options.window`` documents; more, where those would make fewer than 8 sequences; fewer, where they
-    have over 4 million tokens. From there on it ends with the first document whose tokens nearly fill a last sequence,
+    have over 2 million tokens. From there on it ends with the first document whose tokens nearly fill a last sequence,
     after one sequence's worth of tokens at the latest. The emptiest sequences are not given out: their documents (at
     most 64) wait for the next window. None waits twice, so what is held is at most two windows. Within a sequence
     documents are in order of arrival, and the sequences of a window in the order of their first documents.
