@@ -120,7 +120,7 @@ def unigram():
 
 
 FAMILIES = {make.__name__: make for make in (gpt2, llama3, o200k, qwen, llama2, wordpiece, unigram)}
-FAST_FAMILIES = ("gpt2", "llama3", "o200k", "qwen")
+FAST_FAMILIES = ("gpt2", "llama3", "o200k", "qwen", "llama2")
 
 
 def save(tokenizer, directory, **config):

@@ -86,6 +86,8 @@ class TextTokenizer(BaseNode[Block]):
             raise TypeError(f"keep must be a sequence of field names, got the string {keep!r}; write ({keep!r},)")
         if "input_ids" in keep:
             raise ValueError("keep must not name 'input_ids', which is where the token ids go")
+        if max_length is not None and (not isinstance(max_length, int) or isinstance(max_length, bool)):
+            raise TypeError(f"max_length must be an int, got {type(max_length).__name__}")
         if (max_length is None) != (overflow == "keep"):
             raise ValueError(
                 f"max_length={max_length!r} contradicts overflow={overflow!r}: pass max_length together with "

@@ -55,14 +55,16 @@ def choose_backend(content: Content, backend: str, *, allow_special: bool) -> st
             return "transformers"
         refusal = _refusal(content, allow_special)
         if refusal is not None:
-            logger.info("tokenizer %r is encoded by tokenizers, not by fastokens: %s", content.name, refusal)
+            logger.warning(
+                "tokenizer %r is encoded by tokenizers, which is slower than fastokens: %s", content.name, refusal
+            )
         return "tokenizers" if refusal is not None else "fastokens"
     if backend == "fastokens":
         refusal = _refusal(content, allow_special)
     else:
         refusal = _reason(lambda: encoder_for(content, backend, allow_special=allow_special))
     if refusal is not None:
-        raise ValueError(f'backend={backend!r} cannot serve tokenizer {content.name!r}: {refusal}; use backend="auto"')
+        raise ValueError(f'backend="{backend}" cannot serve tokenizer {content.name!r}: {refusal}; use backend="auto"')
     return backend
 
 
@@ -79,7 +81,7 @@ def _reason(make: Callable[[], Any]) -> str | None:
     try:
         make()
     except ImportError as error:
-        return f"{error.name} is not installed"
+        return f"{error.name} is not installed (pip install {error.name})"
     except ValueError as error:
         return str(error)
     return None

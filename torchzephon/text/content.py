@@ -154,6 +154,8 @@ def _digest(pipeline: dict[str, Any]) -> str:
     vocab, merges = model.pop("vocab", None), model.pop("merges", None)
     if merges and isinstance(merges[0], str):  # before tokenizers 0.20: "a b" instead of ["a", "b"]
         merges = [merge.split(" ") for merge in merges]
+    if isinstance(vocab, list):  # with scores, whose last digits change when tokenizers reads and writes them
+        vocab = [[token, f"{score:.9g}"] for token, score in vocab]
     rest = _without_defaults({**pipeline, "model": model})
     parts = [orjson.dumps(part, option=orjson.OPT_SORT_KEYS) for part in (rest, vocab, merges)]
     return hashlib.sha256(b"\n".join(parts)).hexdigest()[:16]

@@ -38,7 +38,15 @@ def probe_texts(content: Content) -> list[str]:
     texts = [*_WORDS, *(text + text[:7] for text in _WORDS), *(f"\n {text}" for text in _WORDS)]
     texts += ["a" * 300, "aB" * 200, "é" * 150, "中" * 150, " " * 300, "\n" * 100, "1" * 301, "!" * 200, "a b" * 100]
     for token in _control_tokens(content):
-        texts += [f"a{token}b", f" {token} ", f"{token}{token}\n", f"x{token[:-1]}", f"{token}'s", f"\n{token.upper()}"]
+        texts += [
+            token,
+            f"a{token}b",
+            f" {token} ",
+            f"{token}{token}\n",
+            f"x{token[:-1]}",
+            f"{token}'s",
+            f"\n{token.upper()}",
+        ]
     prose = " ".join(_WORDS[:4]) * 12
     texts += [prose + space + end for space in (" " * 90, "\n" * 40) for end in ("x and on", " ", "\n")]
     texts.append("\n".join(_WORDS) * 5)

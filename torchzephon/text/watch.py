@@ -28,7 +28,8 @@ def watched_rows(ids: Ragged) -> NDArray[np.intp]:
     mixed >>= 32
     mixed &= _ONE_IN - 1
     mixed[lengths == 0] = -1
-    return (mixed == 0).nonzero()[0]
+    rows: NDArray[np.intp] = (mixed == 0).nonzero()[0]
+    return rows
 
 
 def first_difference(got: NDArray[np.int32], expected: NDArray[np.int32]) -> int | None:
