@@ -155,7 +155,7 @@ def expected_order(datasets, **source):
     return samples_of(reader(datasets, block_size=1, **source))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(data=st.data(), shuffled=st.booleans())
 def test_resume_anywhere_with_another_block_size(datasets, data, shuffled):
     source = {"shuffle_within_shard": shuffled, "chunk_size": 10, "exhausted_policy": None, "stop_after_passes": 1}
@@ -247,8 +247,6 @@ def test_lanes_share_one_pool_and_so_do_graphs_built_one_by_one(datasets):
     assert reader(datasets, options={"memory": "78MB"})._pool is not node._pool
     expected = samples_of(node)
     assert [samples_of(lane) for lane in lanes] == [expected] * 3
-    (*_, parquet_file) = (key for key in node._pool._shelf().values if key[0] == "parquet")
-    assert parquet_file
 
 
 def test_a_pickled_reader_reads_on(datasets):
@@ -263,6 +261,22 @@ def test_the_pool_stays_within_its_bound(datasets):
     node = reader(datasets, options={"memory": 3000}, shuffle_within_shard=True)
     assert len(samples_of(node)) > 20
     assert node._pool.stats.bytes <= 3000
+
+
+def test_a_working_set_that_does_not_fit_is_told_once(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr("torchzephon.data.formats.parquet.SHARD_BYTES", 1)
+    datasets = [make_parquet(tmp_path / "p", [700]), tz.Dataset.from_samples("m", [{"text": "x"}] * 10)]
+    for memory, fits in ((20_001, False), (1_000_001, True)):
+        lanes = [reader(datasets, lane, 4, {"memory": memory}) for lane in range(4)]
+        with caplog.at_level(logging.WARNING, logger="torchzephon"):
+            for lane in lanes:
+                next(lane)
+        messages = [record.getMessage() for record in caplog.records]
+        assert len(messages) == (0 if fits else 1)
+        caplog.clear()
+        if not fits:
+            assert messages[0].startswith("4 lanes read from ")
+            assert "but Reader(memory=...) is 20.0 kB: row groups will be decoded again and again" in messages[0]
 
 
 # --- stock nodes ----------------------------------------------------------------------------------------------------

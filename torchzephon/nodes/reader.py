@@ -20,6 +20,7 @@ from torchzephon.data.sizes import parse_bytes
 from torchzephon.errors import DataError, StateError
 from torchzephon.nodes.graph import Estimate, check_state, walk
 from torchzephon.nodes.work_source import WorkSource
+from torchzephon.nodes.working_set import WorkingSet, working_set_of
 
 logger = logging.getLogger(__name__)
 
@@ -72,6 +73,10 @@ class Reader(BaseNode[Block]):
         ]
         self._begin(used=0, skipped=0)
 
+    @property
+    def _working_set(self) -> WorkingSet:
+        return working_set_of(self._pool)
+
     def _begin(self, used: int, skipped: int) -> None:
         self._skipped = skipped
         self._ahead = used  # pointers after the loaded anchor that are used up already
@@ -83,6 +88,7 @@ class Reader(BaseNode[Block]):
     def reset(self, initial_state: dict[str, Any] | None = None) -> None:
         """Goes to the beginning, or to where the state was taken."""
         super().reset(initial_state)
+        self._working_set.join(self._leaf.lane or 0)
         if initial_state is None:
             self._begin(used=0, skipped=0)
             self.source.reset(None)
@@ -101,6 +107,7 @@ class Reader(BaseNode[Block]):
 
     def next(self) -> Block:
         """The next samples, at least one."""
+        self._working_set.check(self._leaf, self._stores, self._pool)
         while True:
             work = self._work or self._pull()
             block, used = self._read_block(work[self._at :])

@@ -1,6 +1,9 @@
 import datetime
 import os
 import pickle
+import threading
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from unittest import mock
 
 import fsspec
@@ -388,6 +391,21 @@ def test_remote_files():
             read(shard, [0])
     finally:
         fs.rm("/parquet-test", recursive=True)
+
+
+def test_http_servers_without_ranges_give_a_copy(tmp_path):
+    write(tmp_path / "a.parquet", {"text": [os.urandom(2000).hex() for _ in range(100)]}, row_group_size=10)
+    expected = pq.read_table(tmp_path / "a.parquet").to_pylist()
+    handler = partial(SimpleHTTPRequestHandler, directory=str(tmp_path))  # it knows no ranges
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        store = Store(cache_dir=tmp_path / "cache")
+        try:
+            (shard,) = open_shards(f"http://127.0.0.1:{server.server_port}/a.parquet", store)
+            assert read(shard, [99, 3], None, None, store)["text"] == [expected[99]["text"], expected[3]["text"]]
+        finally:
+            server.shutdown()
+    assert len(list((tmp_path / "cache").iterdir())) == 1
 
 
 class Flaky(Store):

@@ -81,3 +81,12 @@ class KeepsIndex(Protocol):
     def kept_at(self, file: StoredFile, store: Store) -> str:
         """The path or URL of the kept file."""
         ...
+
+
+@runtime_checkable
+class DecodesParts(Protocol):
+    """A format that must decode many rows to read one, and keeps them in the pool."""
+
+    def decoded_bytes(self, shard: Shard, columns: Mapping[str, str] | None, store: Store, pool: Pool) -> int:
+        """About how many bytes the columns of all rows of a shard take in the pool."""
+        ...

@@ -72,6 +72,11 @@ class ParquetFormat:
             sizes[at] = unit.row_bytes[in_unit]
         return sizes
 
+    def decoded_bytes(self, shard: Shard, columns: Mapping[str, str] | None, store: Store, pool: Pool) -> int:
+        """Bytes of the columns, as the footer tells: before compression."""
+        first, last = shard.part
+        return self._footer(shard.file, store, pool).unit_bytes(first, last, columns)
+
     @staticmethod
     def _pick(
         shard: Shard, rows: NDArray[np.int64], at: NDArray[np.intp], unit: Unit, in_unit: NDArray[np.int64]
