@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import deque
 from contextlib import suppress
-from typing import Any, ClassVar, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
 
 from torchzephon.elastic.assignment import Assignment
+from torchzephon.elastic.connections import Connections
 
 _START = -1  # the question where to begin, in place of the round that a question is about
 
@@ -39,43 +39,19 @@ class EndAgreement:
     thread only. A rank that leaves early sends a last word (:meth:`leave`) in place of its next number, so that its
     peers learn of it instead of waiting.
 
-    The connections are not a group of ``torch.distributed``'s registry: such a group lives until the end of the
-    process, and a job may make many loaders, one for each evaluation.
-
     Args:
         assignment: the data-parallel ranks, with a process group behind them. Every rank of it must construct this.
     """
 
-    # Of agreements that are gone: destroying connections waits for what is under way, which may take peers long.
-    _retired: ClassVar[list[tuple[Any, list[dist.Work]]]] = []
-
     def __init__(self, assignment: Assignment) -> None:
-        # Here, since a torch without gloo or torch.distributed has them not.
-        from torch._C._distributed_c10d import PrefixStore, ProcessGroupGloo
-        from torch.distributed.distributed_c10d import _get_default_store
-
-        self._retired[:] = [(group, works) for group, works in self._retired if not _all_completed(works)]
-        store: Any = _get_default_store()
-        ranks = dist.get_process_group_ranks(assignment.group)
-        name = f"torchzephon/{hashlib.sha256(repr(sorted(ranks)).encode()).hexdigest()[:16]}"
-        # Counted in the store, so that a job which starts over with a new store counts anew on all ranks.
-        number = store.add(f"{name}/{assignment.rank}", 1)
-        # The type stubs know little of these classes. None once the connections were lost.
-        self._group: Any = ProcessGroupGloo(
-            PrefixStore(f"{name}/{number}", store), assignment.rank, assignment.size, store.timeout
-        )
-        self._options = dist.AllreduceOptions()
-        self._options.reduceOp = dist.ReduceOp.MAX
+        self._running = False
+        self._connections = Connections(assignment)
         self._asked: deque[_Question] = deque()
-        self._unheard: list[dist.Work] = []  # questions of earlier runs that nobody waits for any more
         self._run = 0
         self._cycle = 0
-        self._running = False
 
     def __del__(self) -> None:
-        if getattr(self, "_group", None) is not None:
-            self.leave()
-            self._retired.append((self._group, self._unheard))
+        self.leave()
 
     def begin(self, cycle: int, round_index: int) -> int:
         """A new run over the data, after :meth:`leave` or the agreed end of the one before.
@@ -106,9 +82,8 @@ class EndAgreement:
         try:
             question.work.wait()
         except RuntimeError as error:
-            # Connections are dropped, so that ranks which are not neighbours of the one that is gone learn of it, too.
             self._running = False
-            self._group = None
+            self._connections.drop()
             raise RuntimeError(
                 f"the other data-parallel ranks cannot be reached to agree on the end of the data: one of them has "
                 f"exited, was killed, or stands still ({error}). Restart the ranks from the last checkpoint"
@@ -117,7 +92,7 @@ class EndAgreement:
         size = len(question.place)
         if left or places[:size] != [-part for part in places[size:]]:
             self._running = False
-            self._forget()
+            self._asked.clear()
             raise RuntimeError(
                 f"this rank goes on with {_describe(question.round)} of cycle {self._cycle}, while another one stopped "
                 "iterating, failed, or is elsewhere: the ranks cannot agree on the end of the data. Look for an error "
@@ -128,7 +103,7 @@ class EndAgreement:
     def end(self) -> None:
         """The agreed end was reached, on all ranks alike."""
         self._running = False
-        self._forget()
+        self._asked.clear()
 
     def leave(self) -> None:
         """Leaves the current run before its end; does nothing when none is running, and never raises or waits."""
@@ -137,24 +112,12 @@ class EndAgreement:
         self._running = False
         with suppress(RuntimeError):  # the connections are broken, and the peers know
             self._send(_START, 0, left=True)
-        self._forget()
-
-    def _send(self, round_index: int, value: int, *, left: bool) -> None:
-        if self._group is None:
-            raise RuntimeError("the connections to the other data-parallel ranks were lost before; restart the ranks")
-        place = (self._run, self._cycle, round_index)
-        payload = torch.tensor([value, left, *place, *(-part for part in place)], dtype=torch.int64)
-        work = self._group.allreduce([payload], self._options)
-        self._asked.append(_Question(round_index, place, payload, work))
-
-    def _forget(self) -> None:
-        works = [*self._unheard, *(question.work for question in self._asked)]
-        self._unheard = [work for work in works if not work.is_completed()]
         self._asked.clear()
 
-
-def _all_completed(works: list[dist.Work]) -> bool:
-    return all(work.is_completed() for work in works)
+    def _send(self, round_index: int, value: int, *, left: bool) -> None:
+        place = (self._run, self._cycle, round_index)
+        payload, work = self._connections.maximum([value, left, *place, *(-part for part in place)])
+        self._asked.append(_Question(round_index, place, payload, work))
 
 
 def _describe(round_index: int) -> str:

@@ -1,0 +1,84 @@
+"""Connections: all-reduces between the data-parallel ranks, apart from everybody else's, that no rank waits to end."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any, ClassVar
+
+import torch
+import torch.distributed as dist
+
+from torchzephon.elastic.assignment import Assignment
+
+
+class Connections:
+    """Gloo connections between data-parallel ranks, which go when their owner goes.
+
+    They are not a group of ``torch.distributed``'s registry: such a group lives until the end of the process, and a
+    job may make many loaders, one for each evaluation.
+
+    Destroying a gloo group waits for what is under way on it. Ranks that ended at different places would wait for
+    each other, at the end of the process for ever. So a group is kept until nothing is under way, and what is still
+    open when the process ends is left to the system.
+
+    Args:
+        assignment: the ranks, with a process group behind them. Every rank of it must construct this.
+    """
+
+    _open: ClassVar[list[tuple[Any, list[dist.Work]]]] = []  # of owners that are gone
+
+    def __init__(self, assignment: Assignment) -> None:
+        # Here, since a torch without gloo or torch.distributed has them not.
+        from torch._C._distributed_c10d import PrefixStore, ProcessGroupGloo
+        from torch.distributed.distributed_c10d import _get_default_store
+
+        self._open[:] = [entry for entry in self._open if not _close(*entry)]
+        store: Any = _get_default_store()
+        ranks = dist.get_process_group_ranks(assignment.group)
+        name = f"torchzephon/{hashlib.sha256(repr(sorted(ranks)).encode()).hexdigest()[:16]}"
+        # Counted in the store, so that a job which starts over with a new store counts anew on all ranks.
+        number = store.add(f"{name}/{assignment.rank}", 1)
+        self._works: list[dist.Work] = []
+        self._options = dist.AllreduceOptions()
+        self._options.reduceOp = dist.ReduceOp.MAX
+        self._group: Any = ProcessGroupGloo(  # the type stubs know little of it
+            PrefixStore(f"{name}/{number}", store), assignment.rank, assignment.size, store.timeout
+        )
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._group))  # so that the interpreter's end destroys nothing
+
+    def __del__(self) -> None:
+        if (group := getattr(self, "_group", None)) is not None:
+            self._open.append((group, self._works))
+
+    def maximum(self, numbers: list[int]) -> tuple[torch.Tensor, dist.Work]:
+        """Begins to replace numbers by the largest ones of all ranks; the tensor holds them when the work is done.
+
+        Raises:
+            RuntimeError: when the connections are broken.
+        """
+        if self._group is None:
+            raise RuntimeError("the connections to the other data-parallel ranks were lost before; restart the ranks")
+        payload = torch.tensor(numbers, dtype=torch.int64)
+        work = self._group.allreduce([payload], self._options)
+        self._works = [*(work for work in self._works if not work.is_completed()), work]
+        return payload, work
+
+    def drop(self) -> None:
+        """Closes broken connections, so that ranks which are not neighbours of the lost one learn of it, too."""
+        for work in self._works:
+            with suppress(RuntimeError):  # each fails by itself
+                work.wait(timedelta(seconds=1))
+        group, self._group = self._group, None
+        if not _close(group, self._works):
+            self._open.append((group, self._works))
+
+
+def _close(group: Any, works: list[dist.Work]) -> bool:
+    """Lets go of a group, which is destroyed with its last reference, unless something is under way on it."""
+    if not all(work.is_completed() for work in works):
+        return False
+    ctypes.pythonapi.Py_DecRef(ctypes.py_object(group))
+    return True
