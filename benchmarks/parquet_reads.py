@@ -26,7 +26,7 @@ import torchzephon as tz
 from torchzephon.data.formats import parquet_file
 from torchzephon.data.sizes import format_bytes, parse_bytes
 
-WEIGHTS = {"web": 0.6, "code": 0.25, "books": 0.15}
+SHARES = {"web": 0.6, "code": 0.25, "books": 0.15}
 BYTES_A_ROUND = 64 << 10
 
 
@@ -60,8 +60,8 @@ def measure(directory: str, lanes: int, memory: str, shuffle: bool, results: Any
             decoded += len(self.row_bytes)
 
     parquet_file.Unit = Counting  # type: ignore[misc]
-    datasets = [tz.Dataset(name, f"{directory}/{name}", columns=["text"]) for name in WEIGHTS]
-    source = tz.MixtureWorkSource(datasets, WEIGHTS, exhausted_policy="stop", shuffle_within_shard=shuffle)
+    datasets = [tz.Dataset(name, f"{directory}/{name}", columns=["text"]) for name in SHARES]
+    source = tz.MixtureWorkSource(datasets, shuffle_within_shard=shuffle)
     template = tz.Reader(source, memory=memory)
     readers = [copy.deepcopy(template) for _ in range(lanes)]
     for lane, reader in enumerate(readers):
@@ -99,7 +99,7 @@ def main() -> None:
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         directory = args.keep or temporary
-        for seed, (name, weight) in enumerate(WEIGHTS.items()):
+        for seed, (name, weight) in enumerate(SHARES.items()):
             if not os.path.exists(f"{directory}/{name}"):
                 total, row_group = int(args.gigabytes * 1e9 * weight), parse_bytes(args.row_group)
                 make_dataset(f"{directory}/{name}", total, row_group, 4000, seed)
