@@ -103,7 +103,7 @@ def main() -> None:
             if not os.path.exists(f"{directory}/{name}"):
                 total, row_group = int(args.gigabytes * 1e9 * weight), parse_bytes(args.row_group)
                 make_dataset(f"{directory}/{name}", total, row_group, 4000, seed)
-        print("| order | rows used | decoded / used | pool's peak | peak RSS | rows/s | text |")
+        print("| order | rows used | decoded / used | pool's peak | growth of RSS | rows/s | text |")
         print("|---|---|---|---|---|---|---|")
         for order in ("in order", "shuffle_within_shard"):
             context = multiprocessing.get_context("spawn")
