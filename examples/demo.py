@@ -39,7 +39,12 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--data", type=Path, help="folder of JSONL or Parquet files with a field text; default: made")
     parser.add_argument("--out", type=Path, default=Path(".demo"), help="for corpus, runs and picture")
     parser.add_argument("--steps", type=int, default=30)
-    return parser.parse_args()
+    args = parser.parse_args()
+    if args.data and not args.data.is_dir():
+        parser.error(f"--data {args.data} is not a folder")
+    if args.steps < 2 * CHECKPOINT_EVERY:
+        parser.error(f"--steps must be at least {2 * CHECKPOINT_EVERY}, or there is no checkpoint to come back from")
+    return args
 
 
 def run_whole(out: Path, arguments: list[str]) -> dict[int, Step]:

@@ -33,6 +33,7 @@ class Job:
         self._records_before = len(read_records(self.journal))
         command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={ranks}", *torchrun]
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+        environment["CUDA_VISIBLE_DEVICES"] = ""  # there are more ranks than most machines have GPUs
         with open(self.log, "ab") as log:
             self.agent = subprocess.Popen(
                 [*command, str(SCRIPT), *arguments], stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment

@@ -1,5 +1,6 @@
 """A small corpus and a tokenizer for the training job."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -13,6 +14,9 @@ from show.job import SCRIPT
 
 OPTIONS = ["--dtype=float64", "--lanes=8", "--lane-batch=1", "--micro-batch=1", "--seq-len=64", "--vocab=512"]
 
+# With several threads a run this small takes many times as long when the machine is busy.
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
+
 
 class Training:
     """The arguments of a small training job, and its steps when nothing disturbs it."""
@@ -20,6 +24,7 @@ class Training:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.data = small_data(folder / "data")
+        self.environment = ENVIRONMENT
 
     def arguments(self, out: Path, *options: object) -> list[str]:
         return [*self.data, str(out), *OPTIONS, *map(str, options)]
@@ -29,7 +34,7 @@ class Training:
         out = self.folder / "undisturbed"
         shutil.rmtree(out, ignore_errors=True)
         arguments = self.arguments(out, f"--steps={steps}", "--checkpoint-every=1000000")
-        subprocess.run([sys.executable, str(SCRIPT), *arguments], check=True, timeout=600)
+        subprocess.run([sys.executable, str(SCRIPT), *arguments], check=True, timeout=600, env=self.environment)
         return {number: run for number, (run,) in read_steps(out / "journal.jsonl").items()}
 
 

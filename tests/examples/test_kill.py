@@ -1,6 +1,5 @@
 """The training job under kill -9, signals, and nodes that come and go: always the steps of the undisturbed job."""
 
-import os
 import random
 import signal
 import socket
@@ -103,9 +102,7 @@ def test_nodes_leave_and_join(training, tmp_path, parallel):
     with socket.socket() as probe:
         probe.bind(("localhost", 0))
         port = probe.getsockname()[1]
-    arguments = training.arguments(
-        tmp_path, "--steps=1000000", "--checkpoint-every=20", f"--parallel={parallel}", "--micro-batch=1"
-    )
+    arguments = training.arguments(tmp_path, "--steps=1000000", "--checkpoint-every=20", f"--parallel={parallel}")
 
     def node():
         return Job(
@@ -114,9 +111,6 @@ def test_nodes_leave_and_join(training, tmp_path, parallel):
 
     def ranks_now():
         return starts(tmp_path)[-1]["ranks"] if starts(tmp_path) else 0
-
-    def moved_on(step):
-        return last_step(tmp_path) > step
 
     host = node()
     host.wait_until(host.pids)  # hosts the list of nodes
@@ -131,7 +125,7 @@ def test_nodes_leave_and_join(training, tmp_path, parallel):
     other.agent.wait()
     host.wait_until(lambda: ranks_now() == 2)
     seen = last_step(tmp_path)
-    host.wait_until(lambda: moved_on(seen))
+    host.wait_until(lambda: last_step(tmp_path) > seen)
 
     other = node()
     host.wait_until(lambda: ranks_now() == 4 and other.last_step())
@@ -153,10 +147,9 @@ def last_step_before(out, start):
 
 def test_signals_save_at_the_end_of_the_step(training, tmp_path):
     arguments = training.arguments(tmp_path, "--steps=1000000", "--checkpoint-every=1000000")
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
 
     def start():
-        process = subprocess.Popen([sys.executable, str(SCRIPT), *arguments], env=environment)
+        process = subprocess.Popen([sys.executable, str(SCRIPT), *arguments], env=training.environment)
         launches.append(process)
         return process
 
