@@ -14,9 +14,6 @@ from show.job import SCRIPT
 
 OPTIONS = ["--dtype=float64", "--lanes=8", "--lane-batch=1", "--micro-batch=1", "--seq-len=64", "--vocab=512"]
 
-# With several threads a run this small takes many times as long when the machine is busy.
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
-
 
 class Training:
     """The arguments of a small training job, and its steps when nothing disturbs it."""
@@ -24,7 +21,8 @@ class Training:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.data = small_data(folder / "data")
-        self.environment = ENVIRONMENT
+        # With several threads a run this small takes many times as long when the machine is busy.
+        self.environment = {**os.environ, "OMP_NUM_THREADS": "1"}
 
     def arguments(self, out: Path, *options: object) -> list[str]:
         return [*self.data, str(out), *OPTIONS, *map(str, options)]
