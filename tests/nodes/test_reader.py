@@ -330,8 +330,7 @@ def test_compressed_files_go_through_the_cache_directory(tmp_path):
 
 
 def test_what_it_tells_about_itself(datasets):
-    assert reader(datasets).describe() == {"on_error": "raise"}
-    assert reader(datasets, options={"on_error": "skip", "memory": 5}).describe() == {"on_error": "skip"}
+    assert reader(datasets, options={"on_error": "skip", "memory": 5}).describe() == {}
     estimate = Estimate(3, 100, 5000, 0)
     assert reader(datasets).estimate(estimate) == estimate
     assert reader(datasets).estimate(None) is None

@@ -120,8 +120,8 @@ class Reader(BaseNode[Block]):
                 return block
 
     def describe(self) -> Mapping[str, Any]:
-        """What changes the data: ``on_error``."""
-        return {"on_error": self.on_error}
+        """Nothing: no argument changes the data. ``on_error`` decides whether a bad sample is passed over or fatal."""
+        return {}
 
     def estimate(self, source: Estimate | None) -> Estimate | None:
         """As much as the source; about a block for each Work."""

@@ -148,7 +148,6 @@ class TextTokenizer(BaseNode[Block]):
             "allow_special": self.allow_special,
             "max_length": self.max_length,
             "overflow": self.overflow,
-            "on_error": self.on_error,
         }
 
     def estimate(self, source: Estimate | None) -> Estimate | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +18,8 @@ from torchzephon.packing.documents import Documents
 class Wrap:
     """A queue of tokens: a sequence is the next ``capacity`` of them, whatever documents they belong to.
 
-    A sequence that lies within the documents of one :meth:`add` is a view; nothing is copied but its two ends.
+    A sequence that lies within the documents of one :meth:`add` is a view; nothing is copied but its two ends. Those
+    views are cut many at a time, as rows of a matrix, because slices one by one would cost as much as the rest.
 
     Args:
         capacity: tokens of a sequence.
@@ -38,6 +39,7 @@ class Wrap:
         self._capacity = capacity
         self._drop_last = options.drop_last
         self._parts: deque[Documents] = deque()
+        self._rows: Iterator[tuple[NDArray[Any], ...]] = iter(())  # whole sequences of the first part, from _at on
         self._at: int = 0 if state is None else state[self.TOKEN_KEY]  # tokens of the first part that are used
         self._left = -self._at  # tokens
         self._released = 0  # documents of the parts that are gone
@@ -68,20 +70,18 @@ class Wrap:
     def next(self) -> Pieces | None:
         """The next ``capacity`` tokens, fewer at the end: see :meth:`Packing.next`."""
         count = self._capacity
+        rows = next(self._rows, None)
+        if rows is not None:
+            self._at += count
+            self._left -= count
+            return [[row] for row in rows]
         if self._left < count:
-            if not self._closed:
+            if not self._closed or not self._left:
                 return None
             count = self._left
-        if not count:
-            return None
-        first = self._parts[0]
-        stop = self._at + count
-        if stop <= first.num_tokens:
-            pieces = [[column[self._at : stop]] for column in first.columns]
-            self._at = stop
-        else:
-            pieces = self._join(count)
+        pieces = self._join(count)
         self._left -= count
+        self._cut_rows()
         return None if self._drop_last and count < self._capacity else pieces
 
     def cursor(self) -> tuple[int, dict[str, int]]:
@@ -91,6 +91,13 @@ class Wrap:
         offsets = self._parts[0].offsets
         done = int(np.searchsorted(offsets[1:], self._at, side="right"))
         return self._released + done, {self.TOKEN_KEY: self._at - int(offsets[done])}
+
+    def _cut_rows(self) -> None:
+        """Cuts what is left of the first part into sequences."""
+        first = self._parts[0]
+        count = (first.num_tokens - self._at) // self._capacity
+        stop = self._at + count * self._capacity
+        self._rows = zip(*(c[self._at : stop].reshape(count, self._capacity) for c in first.columns), strict=True)
 
     def _join(self, count: int) -> Pieces:
         pieces: Pieces = [[] for _ in self._parts[0].columns]
