@@ -8,6 +8,7 @@ from typing import Any
 from torch.utils.data import IterableDataset, get_worker_info
 
 from torchzephon.elastic.lanes import Lanes
+from torchzephon.elastic.template import refuse_processes
 from torchzephon.elastic.wrappers import find_state
 
 
@@ -22,6 +23,7 @@ class LanesDataset(IterableDataset[Any]):
         worker = get_worker_info()
         if worker is None:
             return LanesIterator(self.lanes)
+        refuse_processes(self.lanes.template)
         places = self.lanes.assignment.most_owned if self.lanes.pads else len(self.lanes.owned)
         if places % worker.num_workers:
             raise ValueError(

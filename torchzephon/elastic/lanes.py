@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import os
 import weakref
 from collections.abc import Callable
 from typing import Any, Literal
@@ -70,6 +71,7 @@ class Lanes(BaseNode[Any]):
     _ended: bool  # StopIteration was raised
     _dry_at_load: bool  # and that right after a load
     _error: Exception | None  # what ended the iteration otherwise
+    _pid: int  # the process that runs it
 
     def __init__(
         self,
@@ -268,7 +270,7 @@ class Lanes(BaseNode[Any]):
 
     def _use(self, supply: Supply) -> None:
         self._supply = supply
-        self._finalizer = weakref.finalize(self, _shut_down, supply, self.schedule)
+        self._finalizer = weakref.finalize(self, _shut_down, os.getpid(), supply, self.schedule)
 
     def _rewind(self, cycle: int) -> None:
         """To the start of a cycle."""
@@ -328,6 +330,7 @@ class Lanes(BaseNode[Any]):
     def _launch(self) -> None:
         states = _read(self._states)
         self._running = True
+        self._pid = os.getpid()
         self._supply.start(states)
         self.schedule.begin(self._supply, states, self._round)
         self._round = self.schedule.round
@@ -338,8 +341,7 @@ class Lanes(BaseNode[Any]):
     def _halt(self) -> None:
         if self._running:
             self._running = False
-            self.schedule.leave()
-            self._supply.close()
+            _shut_down(self._pid, self._supply, self.schedule)
 
     def _deliver(self, count: int | None, arrange: Callable[[list[Any]], list[Any]] = list) -> list[Any]:
         """Delivers slots of the current round: ``count``, or all that are left. Swapping in their state comes last."""
@@ -427,9 +429,11 @@ def _read(lanes: dict[int, str]) -> dict[int, LaneState]:
     return {lane: LaneState.from_json(text, lane) for lane, text in lanes.items()}
 
 
-def _shut_down(supply: Supply, schedule: Schedule) -> None:
-    schedule.leave()
-    supply.close()
+def _shut_down(pid: int, supply: Supply, schedule: Schedule) -> None:
+    # A forked child must leave its parent's threads, workers and peers alone when it collects what it has inherited.
+    if pid == os.getpid():
+        schedule.leave()
+        supply.close()
 
 
 def _check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:

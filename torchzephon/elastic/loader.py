@@ -11,6 +11,7 @@ from torchdata.nodes import BaseNode
 
 from torchzephon.elastic.lanes import Lanes
 from torchzephon.elastic.rounds import Rounds
+from torchzephon.elastic.template import refuse_processes
 from torchzephon.elastic.workers import WorkerSupply
 from torchzephon.elastic.wrappers import find_state
 
@@ -40,7 +41,7 @@ class ElasticDataLoader(Generic[T]):
 
     Raises:
         TypeError: for another kind of node, or an option that makes no sense here.
-        ValueError: for a negative ``num_workers``.
+        ValueError: for a negative ``num_workers``, or workers for a graph that starts processes of its own.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class ElasticDataLoader(Generic[T]):
         self.num_workers = num_workers
         self._supply: WorkerSupply | None = None
         if num_workers:
+            refuse_processes(self.lanes.template)
             pin_memory = pin_memory and torch.cuda.is_available()
             self._supply = WorkerSupply(
                 self.lanes.make_pump(num_threads=0),

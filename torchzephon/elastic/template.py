@@ -11,7 +11,7 @@ from collections.abc import Callable
 from multiprocessing.context import BaseContext
 from typing import Any, TypeAlias
 
-from torchdata.nodes import BaseNode
+from torchdata.nodes import BaseNode, ParallelMapper
 
 from torchzephon.nodes.graph import reachable, walk
 from torchzephon.nodes.work_source import WorkSource
@@ -50,6 +50,20 @@ def build_template(root: Root) -> BaseNode[Any]:
                 "beginning. Build a fresh graph for Lanes"
             )
     return template
+
+
+def refuse_processes(template: BaseNode[Any]) -> None:
+    """Checks that a graph can run in a worker process of a loader.
+
+    Raises:
+        ValueError: when a node starts processes of its own, which a worker process may not.
+    """
+    for node in reachable(template):
+        if isinstance(node, ParallelMapper) and node.method == "process" and node.num_workers:
+            raise ValueError(
+                "ParallelMapper(method='process') stands in the graph: a worker process cannot start processes of its "
+                "own. Use method='thread', or num_workers=0 for the loader"
+            )
 
 
 def find_leaf(root: BaseNode[Any]) -> WorkSource:

@@ -6,7 +6,8 @@ import signal
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from multiprocessing.connection import wait
+from typing import Any, NoReturn
 
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
@@ -16,7 +17,7 @@ from torchzephon.elastic.lane import Item
 from torchzephon.elastic.lane_state import LaneState
 from torchzephon.elastic.pump import Pump
 from torchzephon.elastic.transport import Packed, pack, unpack
-from torchzephon.errors import WorkerError
+from torchzephon.errors import LaneError, StateError, WorkerError
 
 
 @dataclass
@@ -90,7 +91,7 @@ class WorkerSupply:
         self._pin_memory = pin_memory
         self._options = dict(options)
         self._loader: StatefulDataLoader[Share] | None = None
-        self._shares: Iterator[Share] | None = None
+        self._iterator: Any = None  # of the loader; it has the processes
 
     def start(self, states: Mapping[int, LaneState]) -> None:
         """See :class:`~torchzephon.elastic.supply.Supply`."""
@@ -101,14 +102,22 @@ class WorkerSupply:
             assert isinstance(dataset, WorkerLanes)
             dataset.next_cycle.fill_(cycles.pop())
         else:
-            self._shut_down()
+            self.shut_down()
             self._loader = StatefulDataLoader(
                 WorkerLanes(self._pump, states), batch_size=None, num_workers=self._num_workers, **self._options
             )
         self._queues: dict[int, deque[Item]] = {lane: deque() for lane in states}
         self._made = {lane: state.given for lane, state in states.items()}
         self._dry = {lane for lane, state in states.items() if state.dry}
-        self._shares = iter(self._loader)
+        try:
+            self._iterator = iter(self._loader)
+        except BaseException as error:
+            self._iterator = _find_iterator(error)
+            self._give_up(error)
+        if self._iterator._worker_pids_set:
+            # Or torch would raise for a worker's death wherever the main thread is, in the middle of anything.
+            torch._C._remove_worker_pids(id(self._iterator))
+            self._iterator._worker_pids_set = False
 
     def has(self, lane: int, index: int) -> bool:
         """See :class:`~torchzephon.elastic.supply.Supply`."""
@@ -124,52 +133,62 @@ class WorkerSupply:
 
     def close(self) -> None:
         """Stops the workers, unless they are persistent: those stop with the loader, or with :meth:`shut_down`."""
-        self._shares = None
         if not self._options.get("persistent_workers"):
-            self._shut_down()
+            self.shut_down()
 
     def shut_down(self) -> None:
         """Stops persistent workers, too."""
-        self._shut_down()
-
-    def _shut_down(self) -> None:
-        loader, self._loader, self._shares = self._loader, None, None
-        iterator = getattr(loader, "_iterator", None)
+        iterator, self._loader, self._iterator = self._iterator, None, None
         if iterator is not None:
             # Leaving it to the garbage collector would leave processes behind an exception's traceback.
             iterator._shutdown_workers()
 
     def _receive(self) -> None:
-        assert self._shares is not None
         try:
-            share = next(self._shares)
+            share: Share = next(self._iterator)
         except StopIteration:
             self._dry.update(self._queues)
             return
-        except RuntimeError as error:
-            if dead := self._dead_workers():
-                self._shut_down()
-                raise WorkerError(f"{dead}; the last state_dict() is good, restart from it") from error
-            raise
+        except Exception as error:
+            self._give_up(error)
         self._dry.update(share.dry)
         batches = unpack(share.batches, pin_memory=self._pin_memory)
         for lane, state, batch in zip(share.lanes, share.states, batches, strict=True):
             self._queues[lane].append(Item(batch, state))
             self._made[lane] += 1
 
-    def _dead_workers(self) -> str:
+    def _give_up(self, error: BaseException) -> NoReturn:
+        """Stops all workers after an error, and raises it, or a better one if workers have died."""
+        dead = "" if isinstance(error, (LaneError, StateError)) else self._name_dead(error)
+        self.shut_down()
+        if dead:
+            raise WorkerError(f"{dead}; the last state_dict() is good, restart from it") from error
+        raise error
+
+    def _name_dead(self, error: BaseException) -> str:
         """Says which workers have died, and of what; empty when none has."""
-        iterator = getattr(self._loader, "_iterator", None)
+        processes = getattr(self._iterator, "_workers", [])
+        wait([process.sentinel for process in processes], timeout=1)  # its connection can break before it is dead
         owned = list(self._queues)
         messages = []
-        for number, process in enumerate(getattr(iterator, "_workers", ())):
-            process.join(timeout=0.1)
-            if process.exitcode:
+        for number, process in enumerate(processes):
+            code = process.exitcode
+            if code or (code == 0 and (self._iterator._workers_status[number] or str(process.pid) in str(error))):
                 lanes = owned[number * len(owned) // self._num_workers : (number + 1) * len(owned) // self._num_workers]
-                code = process.exitcode
-                cause = f"exit code {code}" if code > 0 else f"signal {-code} ({_signal_name(-code)})"
+                cause = f"exit code {code}" if code >= 0 else f"signal {-code} ({_signal_name(-code)})"
                 messages.append(f"worker {number} (pid {process.pid}, lanes {lanes[0]}-{lanes[-1]}) died of {cause}")
         return "; ".join(messages)
+
+
+def _find_iterator(error: BaseException) -> Any:
+    """The loader's iterator that an error was raised in, when it has started workers and nobody has a hold of it."""
+    trace = error.__traceback__
+    while trace is not None:
+        owner = trace.tb_frame.f_locals.get("self")
+        if hasattr(owner, "_shutdown_workers"):
+            return owner
+        trace = trace.tb_next
+    return None
 
 
 def _signal_name(number: int) -> str:
