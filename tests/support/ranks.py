@@ -35,7 +35,7 @@ class Scenarios(dict):
             try:
                 function(place)
                 outcomes[name] = "passed"
-            except Exception:
+            except BaseException:  # such as DCP's CheckpointException
                 outcomes[name] = traceback.format_exc()
             print(f"{name}: {time.monotonic() - start:.1f} s", flush=True)
             file.with_suffix(".new").write_text(json.dumps(outcomes))
