@@ -160,29 +160,37 @@ def test_a_thread_limit_is_for_a_moment_and_the_users_stays(monkeypatch):
 COUNT = """
 import os, sys
 os.sched_getaffinity = lambda _: set(range(4 * 2))
-os.environ["LOCAL_WORLD_SIZE"] = "4"
+os.environ["LOCAL_WORLD_SIZE"] = sys.argv[3]
 from torchzephon.text.choice import encoder_for
 from torchzephon.text.load import load_content
-encoder = encoder_for(load_content(sys.argv[1], "eos"), sys.argv[2], allow_special=True)
+content = load_content(sys.argv[1], "eos")
+import torch.utils.data
 before = len(os.listdir("/proc/self/task"))
+encoder = encoder_for(content, sys.argv[2], allow_special=True)
 for _ in range(2):
     encoder.encode(["a b", "c d", "e f"])
 print(len(os.listdir("/proc/self/task")) - before, [v for v in os.environ if "THREADS" in v])
 """
+needs_proc = pytest.mark.skipif(not os.path.isdir("/proc/self/task"), reason="counts threads in /proc")
 
 
-@pytest.mark.skipif(not os.path.isdir("/proc/self/task"), reason="counts threads in /proc")
-def test_tokenizers_makes_as_many_threads_as_its_share(tokenizer_path):
+def count_threads(script, *arguments):
     environment = {name: value for name, value in os.environ.items() if "THREADS" not in name}
-    command = [sys.executable, "-c", COUNT, tokenizer_path, "tokenizers"]
-    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    assert result.stdout.strip() == "2 []"
+    command = [sys.executable, "-c", script, *arguments]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.strip()
 
 
+@needs_proc
+@pytest.mark.parametrize(("backend", "ranks", "made"), [("tokenizers", "4", "2"), ("fastokens", "8", "0")])
+def test_a_library_makes_as_many_threads_as_its_share(tokenizer_path, backend, ranks, made):
+    """Callers of fastokens take part, so that it makes one thread less."""
+    assert count_threads(COUNT, tokenizer_path, backend, ranks) == f"{made} []"
+
+
+@needs_proc
 def test_serial_encoding_makes_no_pool(tokenizer_path):
-    command = [sys.executable, "-c", COUNT.replace("encoder.encode(", "encoder.encode_serially("), tokenizer_path]
-    result = subprocess.run([*command, "tokenizers"], capture_output=True, text=True, check=True)
-    assert result.stdout.startswith("0 ")
+    serial = COUNT.replace("encoder.encode(", "encoder.encode_serially(")
+    assert count_threads(serial, tokenizer_path, "tokenizers", "4") == "0 []"
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

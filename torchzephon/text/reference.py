@@ -47,7 +47,7 @@ class TokenizersEncoder:
                     self._tokenizer.encode_batch_fast(["a", "b"])  # the first one in a process makes the pool
                 gate.rayon = True
             encodings = self._tokenizer.encode_batch_fast(texts)
-        return Ragged.from_rows([encoding.ids for encoding in encodings], np.int32)
+        return Ragged.from_rows([np.array(encoding.ids, np.int32) for encoding in encodings], np.int32)
 
     def encode_serially(self, texts: list[str]) -> Ragged:
         """The same on the calling thread alone, without making the library's thread pool."""
