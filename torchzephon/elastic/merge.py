@@ -46,10 +46,12 @@ def merge_states(
 
     Raises:
         StateError: when the states do not belong together or lanes are missing, naming lanes and differences.
-        TypeError: when ``accept`` is a single string.
+        TypeError: when ``accept`` is a single string, or ``states`` a single state.
     """
     if isinstance(accept, str):
         raise TypeError(f"accept must be a collection of argument names, got the string {accept!r}: use {{{accept!r}}}")
+    if isinstance(states, Mapping):
+        raise TypeError("merge_states needs a list of states, got one: write merge_states([state])")
     states = list(states)
     parsed = [parse_state(inner) for state in states for inner in _inner_states(state)]
     if not parsed:
