@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -130,30 +131,31 @@ class TrainingBatcher(BaseNode[dict[str, Any]]):
         return None if source is None else replace(source, items=source.items / self.batch_size)
 
     def _batch(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        tokens = _stack(rows, "input_ids")
+        length = len(rows[0]["input_ids"])
+        seq_len = length - self._extra_token
+        ids = _stack(rows, "input_ids", length, 0, seq_len)
+        if seq_len < length:
+            labels = _stack(rows, "input_ids", length, 1, length)
+        else:  # what follows the last token is not known
+            labels = np.full_like(ids, self.ignore_index)
+            labels[:, :-1] = ids[:, 1:]
         if "positions" in rows[0]:
-            positions = _stack(rows, "positions")
+            positions = _stack(rows, "positions", length, 0, seq_len)
         else:
-            positions = np.broadcast_to(np.arange(tokens.shape[1]), tokens.shape)
-        seq_len = tokens.shape[1] - self._extra_token()
-
-        labels = np.empty((len(rows), seq_len), np.int64)
-        labels[:, : tokens.shape[1] - 1] = tokens[:, 1:]
-        labels[:, tokens.shape[1] - 1 :] = self.ignore_index
+            positions = np.broadcast_to(np.arange(seq_len), ids.shape).copy()
         if self.mask_document_starts:
-            same = continued(positions)
-            labels[:, : same.shape[1]][~same] = self.ignore_index
+            starts = ~continued(_stack(rows, "positions", length, 0, length) if "positions" in rows[0] else positions)
+            labels[:, : starts.shape[1]][starts] = self.ignore_index
         if "loss_mask" in rows[0]:
-            mask = _stack(rows, "loss_mask")[:, 1:]
-            labels[:, : mask.shape[1]][~mask.astype(np.bool_, copy=False)] = self.ignore_index
+            masked = _stack(rows, "loss_mask", length, 1, length) == 0
+            labels[:, : length - 1][masked] = self.ignore_index
         for label, row in zip(labels, rows, strict=True):
-            count = row.get("num_tokens", tokens.shape[1])
+            count = row.get("num_tokens", length)
             if count <= seq_len:
                 label[max(count - 1, 0) :] = self.ignore_index
 
-        positions = positions[:, :seq_len].astype(np.int64)
         batch: dict[str, Any] = {
-            "input_ids": torch.from_numpy(tokens[:, :seq_len].astype(np.int64)),
+            "input_ids": torch.from_numpy(ids),
             "labels": torch.from_numpy(labels),
             "positions": torch.from_numpy(positions),
         }
@@ -163,7 +165,9 @@ class TrainingBatcher(BaseNode[dict[str, Any]]):
             batch["max_seqlen"] = int(np.diff(bounds).max())
         return batch
 
+    @functools.cached_property
     def _extra_token(self) -> bool:
+        """Whether a sequence has one token more than a row of the batch, for the last label."""
         return bool(next((node.extra_token for node in walk(self.source) if hasattr(node, "extra_token")), True))
 
     def _blank_like(self, row: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -176,12 +180,16 @@ class TrainingBatcher(BaseNode[dict[str, Any]]):
         return {**zeros, "positions": np.arange(len(row["input_ids"])), "num_tokens": 0}
 
 
-def _stack(rows: Sequence[Mapping[str, Any]], name: str) -> NDArray[Any]:
-    try:
-        return np.array([row[name] for row in rows])
-    except ValueError:
-        lengths = sorted({len(row[name]) for row in rows})
-        raise DataError(
-            f"the sequences of a batch have {name} of different lengths, {lengths}: TrainingBatcher stacks sequences "
-            "of one length, as SequencePacker makes them"
-        ) from None
+def _stack(rows: Sequence[Mapping[str, Any]], name: str, length: int, start: int, stop: int) -> NDArray[np.int64]:
+    """The entries ``[start, stop)`` of each row, int64 ``[rows, stop - start]``: widened as they are copied."""
+    stacked = np.empty((len(rows), stop - start), np.int64)
+    for line, row in zip(stacked, rows, strict=True):
+        values = row[name]
+        if len(values) != length:
+            lengths = sorted({len(row[name]) for row in rows} | {length})
+            raise DataError(
+                f"the sequences of a batch have {name} of different lengths, {lengths}: TrainingBatcher stacks "
+                "sequences of one length, as SequencePacker makes them"
+            )
+        line[...] = values[start:stop]
+    return stacked
