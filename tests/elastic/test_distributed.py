@@ -38,7 +38,7 @@ def test_checkpoints_and_meshes(run_of, name):
     check(run_of(checkpoints), name, range(4))
 
 
-@pytest.mark.parametrize(("name", "survivors"), zip(deaths.scenario, (range(3), range(2)), strict=True))
+@pytest.mark.parametrize(("name", "survivors"), list(zip(deaths.scenario, (range(3), range(2)), strict=True)))
 def test_deaths(run_of, name, survivors):
     check(run_of(deaths), name, survivors)
 

@@ -80,10 +80,9 @@ class EndAgreement:
         """
         question = self._asked.popleft()
         try:
-            question.work.wait()
+            self._connections.wait(question.work)
         except RuntimeError as error:
             self._running = False
-            self._connections.drop()
             raise RuntimeError(
                 f"the other data-parallel ranks cannot be reached to agree on the end of the data: one of them has "
                 f"exited, was killed, or stands still ({error}). Restart the ranks from the last checkpoint"

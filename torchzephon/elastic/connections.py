@@ -13,6 +13,9 @@ import torch.distributed as dist
 
 from torchzephon.elastic.assignment import Assignment
 
+_PATIENCE = timedelta(seconds=1)  # until a rank that waits asks whether others know of one that is gone
+_LOST = "lost"
+
 
 class Connections:
     """Gloo connections between data-parallel ranks, which go when their owner goes.
@@ -44,8 +47,9 @@ class Connections:
         self._works: list[dist.Work] = []
         self._options = dist.AllreduceOptions()
         self._options.reduceOp = dist.ReduceOp.MAX
+        self._store: Any = PrefixStore(f"{name}/{number}", store)
         self._group: Any = ProcessGroupGloo(  # the type stubs know little of it
-            PrefixStore(f"{name}/{number}", store), assignment.rank, assignment.size, store.timeout
+            self._store, assignment.rank, assignment.size, store.timeout
         )
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._group))  # so that the interpreter's end destroys nothing
 
@@ -66,14 +70,32 @@ class Connections:
         self._works = [*(work for work in self._works if not work.is_completed()), work]
         return payload, work
 
-    def drop(self) -> None:
-        """Closes broken connections, so that ranks which are not neighbours of the lost one learn of it, too."""
-        for work in self._works:
-            with suppress(RuntimeError):  # each fails by itself
-                work.wait(timedelta(seconds=1))
-        group, self._group = self._group, None
-        if not _close(group, self._works):
-            self._open.append((group, self._works))
+    def wait(self, work: dist.Work) -> None:
+        """Waits until a work is done.
+
+        Raises:
+            RuntimeError: when a rank is gone. The neighbours of a rank notice that it is, and tell the others.
+        """
+        try:
+            while not _is_done(work, _PATIENCE):
+                if self._store.check([_LOST]):
+                    raise RuntimeError("another rank has lost its connection")
+        except RuntimeError:
+            self._open.append((self._group, self._works))
+            self._group = None
+            with suppress(RuntimeError):  # the rank that keeps the store may be the one that is gone
+                self._store.set(_LOST, "")
+            raise
+
+
+def _is_done(work: dist.Work, patience: timedelta) -> bool:
+    try:
+        work.wait(patience)
+    except RuntimeError:
+        if not work.is_completed():
+            return False
+        work.wait()  # raises what went wrong, if it did not just get done
+    return True
 
 
 def _close(group: Any, works: list[dist.Work]) -> bool:

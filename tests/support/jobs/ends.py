@@ -246,6 +246,17 @@ def loaders_come_and_go_in_any_order(out):
 
 
 @scenario
+def worker_processes_end_after_the_same_round(out):
+    lanes = tz.Lanes(graph(), 5)
+    loader = tz.ElasticDataLoader(tz.Rounds(lanes), num_workers=2, persistent_workers=True)
+    alone = open_loader(5, (0, 1))
+    for _ in range(2):
+        assert joined(gathered(list(map(real, loader)))) == list(map(real, alone))
+    assert len(list(itertools.islice(loader, 2))) == 2
+    loader.close()
+
+
+@scenario
 def gathered_states_are_equal_and_load_anywhere(out):
     loader = open_loader(5, None)
     expected = list(map(real, open_loader(5, (0, 1))))
