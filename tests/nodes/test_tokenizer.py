@@ -282,8 +282,8 @@ def test_description(tokenizer_path, tmp_path):
         "allow_special": True,
         "max_length": None,
         "overflow": "keep",
-        "on_error": "raise",
     }
+    assert describe(on_error="skip") == plain
     assert describe(AutoTokenizer.from_pretrained(tokenizer_path)) == plain
     assert describe(backend="tokenizers")["backend"].startswith("tokenizers ")
     assert describe(special_tokens="none")["tokenizer"] != plain["tokenizer"]
