@@ -14,7 +14,7 @@ from torchzephon.text.choice import choose_backend, encoder_for, reference_for
 from torchzephon.text.content import Content
 from torchzephon.text.watch import first_difference, watched_rows
 
-_WATCHED_CHARS = 1 << 16  # of a longer text only the beginning is checked: the reference needs some 10 ms for this much
+_WATCHED_CHARS = 1 << 15  # of a longer text only the beginning is checked, for which the reference needs some 10 ms
 _EDGE_TOKENS = 64  # to leave out where a text was cut
 
 
