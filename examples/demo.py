@@ -49,7 +49,8 @@ def parse_arguments() -> argparse.Namespace:
 
 def run_whole(out: Path, arguments: list[str]) -> dict[int, Step]:
     """The job without an interruption, on 4 ranks."""
-    Job(out, arguments, ranks=4).finish()
+    with Job(out, arguments, ranks=4) as job:
+        job.finish()
     return {number: runs[0] for number, runs in read_steps(out / "journal.jsonl").items()}
 
 
@@ -63,13 +64,13 @@ def run_phase(out: Path, arguments: list[str], ranks: int, kill_after: int | Non
         kill_after: SIGKILL hits all of them when this step is done and the next is going on; None: never.
     """
     before = len(read_records(out / "journal.jsonl"))
-    job = Job(out, arguments, ranks=ranks)
     killed = 0
-    if kill_after is None:
-        job.finish()
-    else:
-        job.wait_until(lambda: job.last_step() >= kill_after)
-        killed = job.kill()
+    with Job(out, arguments, ranks=ranks) as job:
+        if kill_after is None:
+            job.finish()
+        else:
+            job.wait_until(lambda: job.last_step() >= kill_after)
+            killed = job.kill()
     start, *steps = read_records(out / "journal.jsonl")[before:]
     return Phase(ranks, start["from_step"], [Step(**step) for step in steps], killed)
 

@@ -17,7 +17,7 @@ SCRIPT = Path(__file__).parents[1] / "train_elastic.py"
 
 
 class Job:
-    """One launch of the job.
+    """One launch of the job; as a context it leaves nothing running.
 
     Args:
         out: folder of the journal and the checkpoints; a launch that finds a checkpoint there goes on from it.
@@ -39,14 +39,23 @@ class Job:
                 [*command, str(SCRIPT), *arguments], stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment
             )
 
+    def __enter__(self) -> Job:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        if self.agent.poll() is None:
+            self.agent.terminate()  # torchrun ends its ranks
+            self.agent.wait()
+
     def pids(self) -> list[int]:
         """The processes of the ranks that this launch started last; none before they have met."""
         starts = [record for record in read_records(self.journal)[self._records_before :] if "pids" in record]
         return starts[-1]["pids"] if starts else []
 
     def last_step(self) -> int:
-        """The last step in the journal that this launch did; 0 before the first."""
-        return next((r["step"] for r in reversed(read_records(self.journal)[self._records_before :]) if "step" in r), 0)
+        """The step that this launch did last; 0 before it has done one."""
+        records = read_records(self.journal)[self._records_before :]
+        return next((record["step"] for record in reversed(records) if "step" in record), 0)
 
     def wait_until(self, happened: Callable[[], object], *, timeout: float = 180) -> None:
         """Waits for something to happen in a running job.
@@ -59,7 +68,6 @@ class Job:
             if self.agent.poll() is not None:
                 raise RuntimeError(f"the job ended with exit code {self.agent.returncode}:\n{self.tail()}")
             if time.monotonic() > end:
-                self.kill()
                 raise RuntimeError(f"the job made no progress in {timeout:.0f} s:\n{self.tail()}")
             time.sleep(0.01)
 
@@ -80,7 +88,6 @@ class Job:
         try:
             code = self.agent.wait(timeout)
         except subprocess.TimeoutExpired:
-            self.kill()
             raise RuntimeError(f"the job did not end in {timeout:.0f} s:\n{self.tail()}") from None
         if code:
             raise RuntimeError(f"the job ended with exit code {code}:\n{self.tail()}")

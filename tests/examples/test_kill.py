@@ -54,25 +54,37 @@ def assert_same_as_undisturbed(training, out):
             assert same(reference[number], run), f"step {number}: {run}, undisturbed {reference[number]}"
 
 
-def kill_one_rank(job, out, rng, longest):
-    """Waits for ranks that have met, then kills one of them at a random moment; torchrun starts all again."""
+def steps_since_start(out):
+    records = read_records(out / "journal.jsonl")
+    return next(i for i, record in enumerate(reversed(records)) if "pids" in record)
+
+
+def wait_for_a_moment(job, out, rng):
+    """A random number of steps after the ranks have met, and a bit: in the middle of something."""
+    count = rng.randint(0, 12)
+    job.wait_until(lambda: steps_since_start(out) >= count)
+    time.sleep(rng.uniform(0, 0.3))
+
+
+def kill_one_rank(job, out, rng):
+    """torchrun starts all ranks again; waits until they have met."""
     before = len(starts(out))
-    time.sleep(rng.uniform(0, longest))
     kill_process(rng.choice(job.pids()))
     job.wait_until(lambda: len(starts(out)) > before)
 
 
 def test_two_kills(training, tmp_path):
     arguments = training.arguments(tmp_path, "--steps=1000000", "--checkpoint-every=3")
-    job = Job(tmp_path, arguments, ranks=2, torchrun=("--standalone", "--max-restarts=100"))
-    job.wait_until(lambda: job.last_step() >= 4)
-    kill_one_rank(job, tmp_path, random.Random(), 0.3)
-    job.wait_until(job.last_step)
-    job.kill()
+    with Job(tmp_path, arguments, ranks=2, torchrun=("--standalone", "--max-restarts=100")) as job:
+        job.wait_until(lambda: job.last_step() >= 4)
+        kill_one_rank(job, tmp_path, random.Random())
+        job.wait_until(lambda: steps_since_start(tmp_path))
+        job.kill()
     assert_no_orphans(tmp_path)
-    job = Job(tmp_path, training.arguments(tmp_path, f"--steps={last_step(tmp_path) + 4}"), ranks=3)
-    job.finish()
-    assert starts(tmp_path)[-1]["from_step"] % 3 == 0
+    arguments = training.arguments(tmp_path, f"--steps={last_step(tmp_path) + 4}")
+    with Job(tmp_path, arguments, ranks=3) as job:
+        job.finish()
+    assert all(start["from_step"] > 0 and start["from_step"] % 3 == 0 for start in starts(tmp_path)[1:])
     assert_same_as_undisturbed(training, tmp_path)
     assert_no_orphans(tmp_path)
 
@@ -82,15 +94,16 @@ def test_many_kills_on_changing_numbers_of_ranks(training, tmp_path):
     rng = random.Random()
     kills = 0
     arguments = training.arguments(tmp_path, "--steps=1000000", "--checkpoint-every=5")
-    for ranks in (4, 2, 3, 1, 4, 3):
-        job = Job(tmp_path, arguments, ranks=ranks, torchrun=("--standalone", "--max-restarts=100"))
-        job.wait_until(job.pids)
-        for _ in range(3):
-            kill_one_rank(job, tmp_path, rng, 2)
+    for ranks in (4, 2, 3, 1, 2, 3):
+        with Job(tmp_path, arguments, ranks=ranks, torchrun=("--standalone", "--max-restarts=100")) as job:
+            job.wait_until(job.pids)
+            for _ in range(3):
+                wait_for_a_moment(job, tmp_path, rng)
+                kill_one_rank(job, tmp_path, rng)
+                kills += 1
+            wait_for_a_moment(job, tmp_path, rng)
+            job.kill()
             kills += 1
-        time.sleep(rng.uniform(0, 2))
-        job.kill()
-        kills += 1
         assert_no_orphans(tmp_path)
     assert kills >= 20
     assert_same_as_undisturbed(training, tmp_path)
@@ -105,44 +118,32 @@ def test_nodes_leave_and_join(training, tmp_path, parallel):
     arguments = training.arguments(tmp_path, "--steps=1000000", "--checkpoint-every=20", f"--parallel={parallel}")
 
     def node():
-        return Job(
-            tmp_path, arguments, ranks=2, torchrun=("--nnodes=1:2", f"--rdzv-endpoint=localhost:{port}", *ELASTIC)
-        )
+        options = ("--nnodes=1:2", f"--rdzv-endpoint=localhost:{port}", *ELASTIC)
+        return Job(tmp_path, arguments, ranks=2, torchrun=options)
 
-    def ranks_now():
-        return starts(tmp_path)[-1]["ranks"] if starts(tmp_path) else 0
+    def has_ranks(number):
+        return lambda: starts(tmp_path)[-1]["ranks"] == number and steps_since_start(tmp_path) > 2
 
-    host = node()
-    host.wait_until(host.pids)  # hosts the list of nodes
-    other = node()
-    host.wait_until(lambda: ranks_now() == 4 and other.last_step())
-    grown = starts(tmp_path)[-1]
-    assert grown["from_step"] == last_step_before(tmp_path, grown)  # saved when it was asked to grow, no step lost
+    def assert_no_step_was_lost():
+        """The ranks before saved when they were asked to stop for the new node."""
+        start = starts(tmp_path)[-1]
+        records = read_records(tmp_path / "journal.jsonl")
+        before = records[: records.index(start)]
+        assert start["from_step"] == next(record["step"] for record in reversed(before) if "step" in record)
 
-    lost = [other.agent.pid, *children(other.agent.pid)]
-    for pid in lost:
-        kill_process(pid)
-    other.agent.wait()
-    host.wait_until(lambda: ranks_now() == 2)
-    seen = last_step(tmp_path)
-    host.wait_until(lambda: last_step(tmp_path) > seen)
-
-    other = node()
-    host.wait_until(lambda: ranks_now() == 4 and other.last_step())
-    grown = starts(tmp_path)[-1]
-    assert grown["from_step"] == last_step_before(tmp_path, grown)
-
-    for job in (host, other):
-        job.agent.terminate()
-    for job in (host, other):
-        job.agent.wait(60)
+    with node() as host:  # keeps the list of nodes
+        host.wait_until(host.pids)
+        with node() as other:
+            host.wait_until(has_ranks(4))
+            assert_no_step_was_lost()
+            for pid in (*children(other.agent.pid), other.agent.pid):
+                kill_process(pid)
+        host.wait_until(has_ranks(2))
+        with node() as other:
+            host.wait_until(has_ranks(4))
+            assert_no_step_was_lost()
     assert_no_orphans(tmp_path)
     assert_same_as_undisturbed(training, tmp_path)
-
-
-def last_step_before(out, start):
-    records = read_records(out / "journal.jsonl")
-    return next(record["step"] for record in reversed(records[: records.index(start)]) if "step" in record)
 
 
 def test_signals_save_at_the_end_of_the_step(training, tmp_path):
