@@ -170,11 +170,28 @@ class Lanes(BaseNode[Any]):
             same_order=self.same_order,
         )
 
-    def share(self, part: int, parts: int) -> Lanes:
-        """Every ``parts``-th place of this rank's rounds, as a node of its own that talks to nobody: for a worker."""
+    def share(self, part: int, parts: int, cycle: int) -> Lanes:
+        """Every ``parts``-th place of this rank's rounds, as a node of its own that talks to nobody: for a worker.
+
+        Args:
+            part: the first place.
+            parts: number of shares.
+            cycle: the cycle that it begins with.
+
+        Raises:
+            ValueError: for ``end="drop"``, which needs to know of all lanes.
+        """
+        if parts > 1 and self._end == "drop" and find_leaf(self.template).is_finite:
+            raise ValueError(
+                f"end='drop' with {parts} workers of a plain StatefulDataLoader, which do not know when the lanes of "
+                "the others end: use ElasticDataLoader, one worker, or end='pad'"
+            )
         lanes = copy.copy(self)
         vars(lanes).update(self._alone(part, parts))
+        lanes._is_global_end = self._is_global_end and parts == 1
         lanes._prepare()
+        lanes._rewind(cycle)
+        lanes._logged = part > 0
         return lanes
 
     def _alone(self, part: int, parts: int) -> dict[str, Any]:
@@ -205,6 +222,16 @@ class Lanes(BaseNode[Any]):
     def round(self) -> int:
         """Rounds delivered in this cycle."""
         return self._round
+
+    @property
+    def cycle(self) -> int:
+        """The run through the curriculum, from 0."""
+        return self._cycle
+
+    @property
+    def places(self) -> int:
+        """Batches that this rank yields in a round."""
+        return self.assignment.most_owned if self.pads else len(self.owned)
 
     def estimate_rounds(self) -> int | None:
         """About how many rounds one cycle has, from sizes on storage, without reading. None: endless, or unknown."""
@@ -280,7 +307,10 @@ class Lanes(BaseNode[Any]):
     def _load(self, state: State) -> None:
         states = {lane: state.lane(lane) for lane in self.owned}
         round_index = min([state.round, *(lane.given for lane in states.values() if not lane.dry)])
-        self._place({lane: state.lanes[lane] for lane in self.owned}, states[self.owned[0]].cycle, round_index)
+        cycle = next(
+            (lane.cycle for lane in states.values()), self._cycle
+        )  # a worker's share may be blank batches alone
+        self._place({lane: state.lanes[lane] for lane in self.owned}, cycle, round_index)
         self._loaded = True
         if len(state.lanes) == self.num_lanes and all(state.lane(lane).dry for lane in state.lanes):
             self._rewind(self._cycle + 1)
@@ -417,9 +447,8 @@ class Lanes(BaseNode[Any]):
     def _log(self) -> None:
         parts = [node.summary() for node in reversed(list(walk(self.template))) if isinstance(node, Summarized)]
         rounds = self.estimate_rounds()
-        parts.append(
-            f"rank {self.assignment.rank} of {self.assignment.size} owns lanes {self.owned[0]}-{self.owned[-1]}"
-        )
+        owned = self.assignment.share(0, 1).owned
+        parts.append(f"rank {self.assignment.rank} of {self.assignment.size} owns lanes {owned[0]}-{owned[-1]}")
         parts[-1] += f" of {self.num_lanes}"
         parts.append("endless" if rounds is None else f"about {rounds:,} rounds a cycle")
         logger.info("%s", "; ".join(part for part in parts if part))
