@@ -66,7 +66,7 @@ def fit_state(
     if turn is None and num_workers > 1:
         raise StateError(
             "the state was saved in the middle of a round, with lanes ahead that are not the first ones: workers "
-            "taking turns would not keep the order. Save between rounds, or use ElasticDataLoader, or at most one worker"
+            "taking turns would not keep the order. Save between rounds, or use ElasticDataLoader or one worker"
         )
     workers = {
         f"worker_{worker}": {"worker_id": worker, "fetcher_state": fetcher, "dataset_state": None}

@@ -18,8 +18,9 @@ from torchzephon.nodes.work_source import WorkSource
 
 Root: TypeAlias = "BaseNode[Any] | Callable[[], BaseNode[Any]]"
 
-_REFUSED = {  # stock nodes that keep tensors, generators or contents in their state
+_REFUSED = {  # nodes that keep tensors, generators or contents in their state, or lanes of their own
     "MultiNodeWeightedSampler": "mix the datasets in one MixtureWorkSource",
+    "Lanes": "put one Lanes at the top",
     "Shuffler": "shuffle with MixtureWorkSource(shuffle_within_shard=True) or shuffle_block_size",
 }
 
@@ -31,8 +32,8 @@ def build_template(root: Root) -> BaseNode[Any]:
         root: the graph, or a function that builds it.
 
     Raises:
-        TypeError: when it is neither, or holds a stock node that cannot be elastic.
-        ValueError: when it was iterated already.
+        TypeError: when it is neither, or holds a node that cannot be elastic.
+        ValueError: when it was iterated already, or maps in no fixed order.
     """
     template = root if isinstance(root, BaseNode) else root() if callable(root) else root
     if not isinstance(template, BaseNode):
@@ -42,8 +43,13 @@ def build_template(root: Root) -> BaseNode[Any]:
         )
     for node in reachable(template):
         name = type(node).__name__
-        if name in _REFUSED and type(node).__module__.startswith("torchdata."):
-            raise TypeError(f"{name} cannot stand in a lane: its state is not a cursor. Instead, {_REFUSED[name]}")
+        if isinstance(node, ParallelMapper) and not node.in_order:
+            raise ValueError(
+                "ParallelMapper(in_order=False) stands in the graph: its order is another one every time, and nothing "
+                "could be resumed. Use in_order=True"
+            )
+        if name in _REFUSED and type(node).__module__.startswith(("torchdata.", "torchzephon.")):
+            raise TypeError(f"{name} cannot stand in a lane. Instead, {_REFUSED[name]}")
         if getattr(node, "_BaseNode__initialized", False):
             raise ValueError(
                 f"the graph was iterated already ({name} is past its reset): its copies would not begin at the "
@@ -71,15 +77,20 @@ def find_leaf(root: BaseNode[Any]) -> WorkSource:
 
     Raises:
         ValueError: when the graph has two leaves.
-        TypeError: when its leaf is not lane-aware.
+        TypeError: when its leaf is not lane-aware, or cannot be found.
     """
     *_, leaf = walk(root)
-    leaves = [node for node in reachable(root) if isinstance(node, WorkSource) and node is not leaf]
-    if leaves:
-        names = ", ".join(type(node).__name__ for node in [leaf, *leaves])
+    leaves = [node for node in reachable(root) if isinstance(node, WorkSource)]
+    if len(leaves) > 1:
+        names = ", ".join(type(node).__name__ for node in leaves)
         raise ValueError(
             f"the graph has more than one leaf ({names}); a lane reads one stream: mix the datasets in one "
             "MixtureWorkSource instead of mixing nodes"
+        )
+    if leaves and leaf is not leaves[0]:
+        raise TypeError(
+            f"{type(leaf).__name__} has no attribute 'source' with the node that it reads from, as torchdata's nodes "
+            f"have: the way to {type(leaves[0]).__name__} cannot be found"
         )
     if not isinstance(leaf, WorkSource):
         raise TypeError(
@@ -113,8 +124,21 @@ def copy_graph(root: BaseNode[Any]) -> BaseNode[Any]:
 
 
 def make_graph(root: Root) -> BaseNode[Any]:
-    """A graph for one lane, from the template or from the function that builds it."""
-    return copy_graph(root) if isinstance(root, BaseNode) else root()
+    """A graph for one lane, from the template or from the function that builds it.
+
+    Raises:
+        TypeError: see :func:`copy_graph`.
+        ValueError: when the function gives the same leaf twice: lanes would read from under each other.
+    """
+    if isinstance(root, BaseNode):
+        return copy_graph(root)
+    graph = root()
+    if find_leaf(graph).lane is not None:
+        raise ValueError(
+            "the function that builds the graph gave the same one again, or one with the same leaf: it must build a "
+            "new graph, from the leaf on, each time it is called"
+        )
+    return graph
 
 
 def dump_root(root: Root) -> bytes:
