@@ -225,10 +225,43 @@ def test_reset_starts_again_and_forgets_the_count():
     assert values(node) == first
 
 
-def test_describes_itself_by_the_name_of_the_function():
+def test_describes_itself_by_its_function():
     node = SampleMapper(Numbers([1]), double)
-    assert node.describe() == {"fn": f"{__name__}.double"}
+    assert node.describe() == {"fn": double}
     assert node.estimate(None) is None
+
+
+def build(fn):
+    samples = [{"text": f"sample {i}"} for i in range(50)]
+    node = tz.MixtureWorkSource([tz.Dataset.from_samples("numbers", samples)], exhausted_policy="repeat")
+    return tz.Lanes(tz.SampleMapper(tz.Reader(node), fn), num_lanes=2, dp=(0, 1))
+
+
+def test_in_lanes_another_function_is_refused_and_another_source_is_a_warning(caplog):
+    def shout(sample):
+        return {"text": sample["text"].upper()}
+
+    def whisper(sample):
+        return {"text": sample["text"].lower()}
+
+    lanes = build(shout)
+    next(lanes)
+    state = lanes.state_dict()
+    with pytest.raises(tz.StateError, match=r"SampleMapper\.fn.*shout.*whisper"):
+        build(whisper).reset(state)
+    whisper.__qualname__ = shout.__qualname__
+    with caplog.at_level(logging.WARNING):
+        build(whisper).reset(state)
+    assert "shout has changed since the state was saved" in caplog.text
+
+
+def test_in_lanes_an_error_names_the_sample():
+    def picky(sample):
+        raise ValueError("not this one")
+
+    with pytest.raises(tz.LaneError, match="picky raised ValueError: not this one for") as info:
+        next(build(picky))
+    assert isinstance(info.value.__cause__, tz.DataError)
 
 
 class Prefix:

@@ -86,8 +86,8 @@ class SampleMapper(BaseNode[Block]):
         return state
 
     def describe(self) -> dict[str, Any]:
-        """The function's name; a changed source under the same name is not a difference."""
-        return {"fn": function_name(self.fn)}
+        """The function: it is compared by its name, and a changed source under the same name is a warning."""
+        return {"fn": self.fn}
 
     def estimate(self, source: Estimate | None) -> Estimate | None:
         """The source's, as if ``fn`` kept every sample and its length."""
