@@ -22,15 +22,16 @@ import torch
 
 import torchzephon as tz
 
-from elastic.journal import Step, read_records, read_steps, same
+from elastic.journal import Step, read_records
 from elastic.pipeline import datasets
 from show.corpus import write_corpus, write_tokenizer
 from show.job import Job
 from show.naive import NaiveRun, encode
-from show.report import Phase, bad, draw, good, print_table
+from show.report import Comparison, Phase, draw, green, print_table, red
 
 LANES, LANE_BATCH, SEQ_LEN, VOCAB, LR = 8, 2, 128, 1024, 3e-3
 CHECKPOINT_EVERY = 5
+BEGIN = time.monotonic()
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -47,22 +48,37 @@ def parse_arguments() -> argparse.Namespace:
     return args
 
 
-def run_whole(out: Path, arguments: list[str]) -> dict[int, Step]:
-    """The job without an interruption, on 4 ranks."""
-    with Job(out, arguments, ranks=4) as job:
-        job.finish()
-    return {number: runs[0] for number, runs in read_steps(out / "journal.jsonl").items()}
+def tell(text: str) -> None:
+    """One line of progress."""
+    print(f"[{time.monotonic() - BEGIN:4.0f} s] {text}", flush=True)
 
 
-def run_phase(out: Path, arguments: list[str], ranks: int, kill_after: int | None) -> Phase:
+def prepare(out: Path, data: Path | None) -> tuple[Path, Path]:
+    """Makes the tokenizer, and the corpus unless there is ``data``: their folders."""
+    for folder in ("corpus", "tokenizer", "runs"):
+        shutil.rmtree(out / folder, ignore_errors=True)
+    corpus, tokenizer = data or out / "corpus", out / "tokenizer"
+    if data is None:
+        tell("making a corpus: descriptions of the installed packages as JSONL, the standard library as Parquet")
+        write_corpus(corpus)
+    tell(f"training a tokenizer with {VOCAB} tokens")
+    write_tokenizer(tokenizer, datasets(corpus), vocab_size=VOCAB)
+    return corpus, tokenizer
+
+
+def run_phase(out: Path, inputs: tuple[Path, Path], steps: int, ranks: int, kill_after: int | None = None) -> Phase:
     """One launch of the job, which goes on from the last checkpoint in ``out``.
 
     Args:
         out: folder of the job.
-        arguments: of the job.
+        inputs: corpus and tokenizer.
+        steps: where the job ends.
         ranks: how many processes.
         kill_after: SIGKILL hits all of them when this step is done and the next is going on; None: never.
     """
+    options = {"steps": steps, "checkpoint-every": CHECKPOINT_EVERY, "dtype": "float64", "lr": LR}
+    options |= {"lanes": LANES, "lane-batch": LANE_BATCH, "seq-len": SEQ_LEN, "vocab": VOCAB}
+    arguments = [*map(str, (*inputs, out)), *(f"--{name}={value}" for name, value in options.items())]
     before = len(read_records(out / "journal.jsonl"))
     killed = 0
     with Job(out, arguments, ranks=ranks) as job:
@@ -71,79 +87,61 @@ def run_phase(out: Path, arguments: list[str], ranks: int, kill_after: int | Non
         else:
             job.wait_until(lambda: job.last_step() >= kill_after)
             killed = job.kill()
-    start, *steps = read_records(out / "journal.jsonl")[before:]
-    return Phase(ranks, start["from_step"], [Step(**step) for step in steps], killed)
+    start, *records = read_records(out / "journal.jsonl")[before:]
+    return Phase(ranks, start["from_step"], [Step(**record) for record in records], killed)
+
+
+def run_elastic(out: Path, inputs: tuple[Path, Path], steps: int) -> Comparison:
+    """The training job, left alone and interrupted."""
+    tell(f"training {steps} steps on 4 ranks")
+    whole = run_phase(out / "whole", inputs, steps, ranks=4)
+    first, second = steps * 13 // 30, steps * 23 // 30
+    tell(f"the same again, until kill -9 after step {first}")
+    phases = [run_phase(out / "killed", inputs, steps, 4, kill_after=first)]
+    tell(f"resuming on 2 ranks, until kill -9 after step {second}")
+    phases.append(run_phase(out / "killed", inputs, steps, 2, kill_after=second))
+    tell("resuming on 3 ranks, to the end")
+    phases.append(run_phase(out / "killed", inputs, steps, 3))
+    return Comparison({step.step: step for step in whole.steps}, phases)
+
+
+def run_naive(inputs: tuple[Path, Path], steps: int, phases: list[Phase]) -> Comparison:
+    """The same launches with a naive loader."""
+    tell("the same with a naive loader")
+    corpus, tokenizer = inputs
+    samples = (sample["text"] for block in tz.Reader(tz.MixtureWorkSource(datasets(corpus))) for sample in block)
+    documents = encode(list(islice(samples, 1000)), tokenizer)
+    run = NaiveRun(documents, rows=LANES * LANE_BATCH, seq_len=SEQ_LEN, vocab_size=VOCAB, lr=LR)
+    whole = {step.step: step for step in run.train(0, steps, ranks=4)}
+    return Comparison(
+        whole,
+        [Phase(p.ranks, p.from_step, run.train(p.from_step, p.steps[-1].step, p.ranks), p.killed) for p in phases],
+    )
 
 
 def main() -> int:
-    """Runs all, prints, draws, compares."""
+    """Runs all, shows it, judges."""
     args = parse_arguments()
     torch.set_num_threads(1)  # for numbers as small as these, threads cost more than they give
-    out = args.out
-    for folder in ("corpus", "runs"):
-        shutil.rmtree(out / folder, ignore_errors=True)
-    begin = time.monotonic()
-
-    def tell(text: str) -> None:
-        print(f"[{time.monotonic() - begin:4.0f} s] {text}", flush=True)
-
-    corpus = args.data
-    if corpus is None:
-        corpus = out / "corpus"
-        if not corpus.exists():
-            tell(
-                "making a small corpus: descriptions of the installed packages (JSONL), the standard library (Parquet)"
-            )
-        write_corpus(corpus)
-    tokenizer = out / "runs" / "tokenizer"
-    tell(f"training a tokenizer with {VOCAB} tokens on {corpus}")
-    write_tokenizer(tokenizer, datasets(corpus), vocab_size=VOCAB)
-
-    def arguments(run: Path) -> list[str]:
-        options = {"steps": args.steps, "checkpoint-every": CHECKPOINT_EVERY, "dtype": "float64", "lr": LR}
-        options |= {"lanes": LANES, "lane-batch": LANE_BATCH, "seq-len": SEQ_LEN, "vocab": VOCAB}
-        return [*map(str, (corpus, tokenizer, run)), *(f"--{name}={value}" for name, value in options.items())]
-
-    whole_out, killed_out = out / "runs" / "whole", out / "runs" / "killed"
-    tell(f"training {args.steps} steps on 4 ranks, undisturbed")
-    whole = run_whole(whole_out, arguments(whole_out))
-    first, second = args.steps * 13 // 30, args.steps * 23 // 30
-    phases = []
-    for ranks, kill_after in ((4, first), (2, second), (3, None)):
-        tell(
-            f"the same job on {ranks} ranks, "
-            + (f"until kill -9 after step {kill_after}" if kill_after else "to its end")
-        )
-        phases.append(run_phase(killed_out, arguments(killed_out), ranks, kill_after))
-
-    tell("the same with a naive loader")
-    samples = (sample["text"] for block in tz.Reader(tz.MixtureWorkSource(datasets(corpus))) for sample in block)
-    documents = encode(list(islice(samples, 1000)), tokenizer)
-    naive = NaiveRun(documents, rows=LANES * LANE_BATCH, seq_len=SEQ_LEN, vocab_size=VOCAB, lr=LR)
-    naive_whole = {step.step: step for step in naive.train(0, args.steps, 4)}
-    naive_phases = [
-        Phase(p.ranks, p.from_step, naive.train(p.from_step, p.steps[-1].step, p.ranks), p.killed) for p in phases
-    ]
+    inputs = prepare(args.out, args.data)
+    ours = run_elastic(args.out / "runs", inputs, args.steps)
+    naive = run_naive(inputs, args.steps, ours.phases)
     tell("done\n")
 
-    print_table(whole, phases, naive_whole, naive_phases)
-    picture = out / "loss.png"
-    draw(picture, whole, phases, naive_whole, naive_phases)
-
-    runs = [step for phase in phases for step in phase.steps]
-    complete = {step.step for step in runs} == set(whole) == set(range(1, args.steps + 1))
-    equal = sum(same(whole[step.step], step) for step in runs)
-    naive_equal = sum(same(naive_whole[step.step], step) for phase in naive_phases for step in phase.steps)
-    apart = max(abs(step.loss / whole[step.step].loss - 1) for step in runs)
-    print()
-    print(f"torchzephon:    {equal} of {len(runs)} steps with the same batch and loss (up to {apart:.0e} of it)")
-    print(f"a naive loader: {naive_equal} of {len(runs)}")
+    print_table(ours, naive)
+    picture = args.out / "loss.png"
+    draw(picture, ours, naive)
+    print(
+        f"\ntorchzephon:    {ours.agreeing()} of {len(ours.steps)} steps with the same batch and the same loss", end=""
+    )
+    print(f" (which differs by {ours.difference():.0e} of it at most)")
+    print(f"a naive loader: {naive.agreeing()} of {len(naive.steps)}")
     print(f"loss curves:    {picture}")
-    if complete and equal == len(runs):
-        print(good("The interrupted job trained on the same global batches, and its loss curve is the same."))
-        return 0
-    print(bad("The interrupted job is NOT the same as the one that was left alone."))
-    return 1
+    if not ours.is_same():
+        print(red("The interrupted job is NOT the same as the one that was left alone."))
+        return 1
+    print(green("The interrupted job trained on the same global batches, and its loss curve is the same."))
+    return 0
 
 
 if __name__ == "__main__":

@@ -65,6 +65,8 @@ class NaiveRun:
     """
 
     def __init__(self, documents: list[list[int]], *, rows: int, seq_len: int, vocab_size: int, lr: float) -> None:
+        if len(documents) < 4:
+            raise ValueError(f"{len(documents)} documents are too few for 4 ranks")
         self.documents = documents
         self.rows = rows
         self.seq_len = seq_len
