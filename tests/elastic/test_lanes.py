@@ -4,6 +4,7 @@ import gc
 import json
 import logging
 import threading
+import time
 
 import pytest
 from support.graphs import documents, is_blank, lane_streams, open_ranks, plain, through_json, token_graph
@@ -42,7 +43,9 @@ def lane_threads():
 def test_batches_come_round_robin_in_lane_order():
     streams = lane_streams(endless, LANES, 3)
     node = lanes()
-    assert [plain(next(node)) for _ in range(3 * LANES)] == [streams[lane][r] for r in range(3) for lane in range(LANES)]
+    assert [plain(next(node)) for _ in range(3 * LANES)] == [
+        streams[lane][r] for r in range(3) for lane in range(LANES)
+    ]
     assert node.round == 3
     node.close()
 
@@ -330,6 +333,42 @@ def test_threads_end_with_the_node():
     assert lane_threads()
     del node
     assert not lane_threads()
+
+
+def test_the_garbage_collector_may_find_the_node_in_one_of_its_threads(monkeypatch):
+    complaints = []
+    started, entered, dropped, collected = (threading.Event() for _ in range(4))
+    monkeypatch.setattr("sys.unraisablehook", complaints.append)
+
+    def collect(sample):
+        if started.is_set() and not collected.is_set():
+            entered.set()
+            dropped.wait(10)
+            gc.collect()
+            collected.set()
+        return sample
+
+    def build():
+        return token_graph(DOCS, block_size=1, wrap=lambda node: tz.SampleMapper(node, collect))
+
+    node = lanes(build, num_threads=1, prefetch=100)
+    next(node)
+    started.set()
+    assert entered.wait(10)
+    cycle = [node]
+    cycle.append(cycle)
+    gc.disable()
+    try:
+        del node, cycle
+        dropped.set()
+        assert collected.wait(10)
+    finally:
+        gc.enable()
+    deadline = time.monotonic() + 10
+    while lane_threads() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not lane_threads()
+    assert not complaints
 
 
 # -- errors ------------------------------------------------------------------------------------------------------------

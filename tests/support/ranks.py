@@ -35,6 +35,8 @@ class Scenarios(dict):
             try:
                 function(place)
                 outcomes[name] = "passed"
+            except SystemExit:
+                raise
             except BaseException:  # such as DCP's CheckpointException
                 outcomes[name] = traceback.format_exc()
             print(f"{name}: {time.monotonic() - start:.1f} s", flush=True)

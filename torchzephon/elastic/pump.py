@@ -102,8 +102,9 @@ class Pump:
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
-        for thread in self._threads:
-            thread.join()
+        if threading.current_thread() not in self._threads:  # where the garbage collector may find the node
+            for thread in self._threads:
+                thread.join()
         self._threads.clear()
 
     def _place(self, lane: int, index: int) -> int:
