@@ -33,7 +33,14 @@ def describe_graph(root: BaseNode[Any]) -> list[NodeDescription]:
     if any(_counts_rows(node) for node in nodes):
         leaf = find_leaf(root)
         descriptions[-1] |= {"block_size": leaf.block_size, "block_bytes": leaf.block_bytes}
-    plain: list[NodeDescription] = orjson.loads(orjson.dumps(descriptions[::-1], option=orjson.OPT_SERIALIZE_NUMPY))
+    return [_to_plain(description) for description in reversed(descriptions)]
+
+
+def _to_plain(description: NodeDescription) -> NodeDescription:
+    try:
+        plain: NodeDescription = orjson.loads(orjson.dumps(description, option=orjson.OPT_SERIALIZE_NUMPY))
+    except TypeError as error:
+        raise TypeError(f"{description['node']}.describe() must give JSON values and functions: {error}") from error
     return plain
 
 
@@ -64,6 +71,8 @@ def _describe_value(value: Any) -> Any:
 
 
 def _counts_rows(node: BaseNode[Any]) -> bool:
+    if isinstance(node, ParallelMapper) and node.prebatch is not None:
+        return True
     return isinstance(node, Unbatcher) or getattr(node, "snapshot_frequency", 1) != 1
 
 

@@ -33,7 +33,7 @@ class Described(Protocol):
     """A node that names its data-relevant arguments, for the graph description in the state."""
 
     def describe(self) -> Mapping[str, Any]:
-        """Arguments that change the data, as JSON values: a state is refused when one of them differs."""
+        """Arguments that change the data, JSON values or functions: a state is refused when one of them differs."""
         ...
 
 
