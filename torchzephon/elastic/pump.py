@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from torchzephon.elastic.lane import Item, Lane
@@ -37,6 +37,7 @@ class Pump:
         self._lanes: dict[int, Lane] = {}
         self._threads: list[threading.Thread] = []
         self._changed = threading.Condition()
+        self._waiting = 0  # threads, the consumer's included
         self._stopping = False
         self._taken = 0  # consumer's position, in batches of all lanes since start
         self._wanted = 0  # position up to which the consumer has asked, which may lie beyond the bound
@@ -73,14 +74,10 @@ class Pump:
         """See :class:`~torchzephon.elastic.supply.Supply`."""
         stream = self._lanes[lane]
         if not self._threads:
-            while stream.made <= index and not stream.dry and stream.error is None:
+            while stream.made <= index and _is_live(stream):
                 stream.make()
-        elif stream.made <= index and not stream.dry and stream.error is None:
-            with self._changed:
-                self._wanted = max(self._wanted, self._place(lane, index) + 1)
-                self._changed.notify_all()
-                while stream.made <= index and not stream.dry and stream.error is None:
-                    self._changed.wait()
+        elif stream.made <= index and _is_live(stream):
+            self._await_round(index)
         if stream.made <= index and stream.error is not None:
             raise stream.error
         return stream.made > index
@@ -91,17 +88,15 @@ class Pump:
         if not stream.queue:
             self.has(lane, stream.made)
         item = stream.queue.popleft()
-        if self._threads:
-            with self._changed:
-                self._taken += 1
-                self._changed.notify_all()
+        self._taken += 1
+        if self._taken % max(1, self._bound // 2) == 0:  # a thread that is woken up for each batch is a slow one
+            self._tell()
         return item
 
     def close(self) -> None:
         """See :class:`~torchzephon.elastic.supply.Supply`."""
-        with self._changed:
-            self._stopping = True
-            self._changed.notify_all()
+        self._stopping = True
+        self._tell()
         if threading.current_thread() not in self._threads:  # where the garbage collector may find the node
             for thread in self._threads:
                 thread.join()
@@ -111,28 +106,56 @@ class Pump:
         """Where a lane's batch stands in the order of consumption."""
         return (index - self._first_round) * len(self._order) + self._order[lane]
 
-    def _run_ahead(self, lanes: list[Lane]) -> None:
-        while True:
-            lane = min(
-                (lane for lane in lanes if not lane.dry and lane.error is None),
-                key=lambda lane: lane.made,
-                default=None,
-            )
-            if lane is None:
-                return
-            place = self._place(lane.index, lane.made)
-            with self._changed:
-                while not self._stopping and place >= max(self._taken + self._bound, self._wanted):
-                    self._changed.wait()
-                if self._stopping:
-                    return
+    def _await_round(self, index: int) -> None:
+        """Waits for every lane's batch ``index``: a round is needed whole, and waking up for each batch is costly."""
+        lanes = [self._lanes[lane] for lane in self._order]
+        self._wanted = max(self._wanted, (index + 1 - self._first_round) * len(lanes))
+        self._tell()
+        self._wait_until(lambda: not any(lane.made <= index and _is_live(lane) for lane in lanes))
+
+    def _await_room(self, place: int) -> bool:
+        """Waits until a batch may be made; False when the thread is to stop."""
+
+        def is_time() -> bool:
+            return self._stopping or place < max(self._taken + self._bound, self._wanted)
+
+        if not is_time():
+            self._wait_until(is_time)
+        return not self._stopping
+
+    def _wait_until(self, condition: Callable[[], bool]) -> None:
+        with self._changed:
+            self._waiting += 1  # before looking: whoever changes something after this look will tell
             try:
-                lane.make()
-            except BaseException as error:  # such as SystemExit: the consumer must not wait forever
-                cause = f"{type(error).__name__}: {error}"
-                lane.error = LaneError(f"lane {lane.index}: its thread was stopped by {cause}")
+                while not condition():
+                    self._changed.wait()
+            finally:
+                self._waiting -= 1
+
+    def _tell(self) -> None:
+        """Something has changed. Takes the lock only if somebody waits: fighting for it costs more than a batch."""
+        if self._waiting:
             with self._changed:
                 self._changed.notify_all()
+
+    def _run_ahead(self, lanes: list[Lane]) -> None:
+        while live := [lane for lane in lanes if _is_live(lane)]:
+            index = min(lane.made for lane in live)
+            for lane in live:
+                if lane.made > index:
+                    continue
+                if not self._await_room(self._place(lane.index, index)):
+                    return
+                try:
+                    lane.make()
+                except BaseException as error:  # such as SystemExit: the consumer must not wait forever
+                    cause = f"{type(error).__name__}: {error}"
+                    lane.error = LaneError(f"lane {lane.index}: its thread was stopped by {cause}")
+            self._tell()
+
+
+def _is_live(lane: Lane) -> bool:
+    return not lane.dry and lane.error is None
 
 
 def _load_pump(root: bytes, num_lanes: int, num_threads: int, rounds_ahead: int, same_order: bool) -> Pump:
