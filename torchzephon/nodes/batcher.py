@@ -133,32 +133,30 @@ class TrainingBatcher(BaseNode[dict[str, Any]]):
     def _batch(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         length = len(rows[0]["input_ids"])
         seq_len = length - self._extra_token
-        ids = _stack(rows, "input_ids", length, 0, seq_len)
+        batch: dict[str, Any] = {name: _empty(rows, seq_len) for name in ("input_ids", "labels", "positions")}
+        ids, labels, positions = (tensor.numpy() for tensor in batch.values())
+        _stack(rows, "input_ids", length, 0, ids)
         if seq_len < length:
-            labels = _stack(rows, "input_ids", length, 1, length)
+            _stack(rows, "input_ids", length, 1, labels)
         else:  # what follows the last token is not known
-            labels = np.full_like(ids, self.ignore_index)
             labels[:, :-1] = ids[:, 1:]
+            labels[:, -1] = self.ignore_index
         if "positions" in rows[0]:
-            positions = _stack(rows, "positions", length, 0, seq_len)
+            _stack(rows, "positions", length, 0, positions)
         else:
-            positions = np.broadcast_to(np.arange(seq_len), ids.shape).copy()
+            positions[...] = np.arange(seq_len)
         if self.mask_document_starts:
-            starts = ~continued(_stack(rows, "positions", length, 0, length) if "positions" in rows[0] else positions)
+            whole = _stack(rows, "positions", length, 0) if "positions" in rows[0] else positions
+            starts = ~continued(whole)
             labels[:, : starts.shape[1]][starts] = self.ignore_index
         if "loss_mask" in rows[0]:
-            masked = _stack(rows, "loss_mask", length, 1, length) == 0
+            masked = _stack(rows, "loss_mask", length, 1) == 0
             labels[:, : length - 1][masked] = self.ignore_index
         for label, row in zip(labels, rows, strict=True):
             count = row.get("num_tokens", length)
             if count <= seq_len:
                 label[max(count - 1, 0) :] = self.ignore_index
 
-        batch: dict[str, Any] = {
-            "input_ids": torch.from_numpy(ids),
-            "labels": torch.from_numpy(labels),
-            "positions": torch.from_numpy(positions),
-        }
         if self.cu_seqlens:
             bounds = document_bounds(positions)
             batch["cu_seqlens"] = torch.from_numpy(bounds)
@@ -180,9 +178,18 @@ class TrainingBatcher(BaseNode[dict[str, Any]]):
         return {**zeros, "positions": np.arange(len(row["input_ids"])), "num_tokens": 0}
 
 
-def _stack(rows: Sequence[Mapping[str, Any]], name: str, length: int, start: int, stop: int) -> NDArray[np.int64]:
-    """The entries ``[start, stop)`` of each row, int64 ``[rows, stop - start]``: widened as they are copied."""
-    stacked = np.empty((len(rows), stop - start), np.int64)
+def _empty(rows: Sequence[Any], width: int) -> torch.Tensor:
+    """int64 ``[rows, width]`` in memory of torch's own: to free numpy's, the consumer would need the GIL once more."""
+    return torch.empty((len(rows), width), dtype=torch.int64)
+
+
+def _stack(
+    rows: Sequence[Mapping[str, Any]], name: str, length: int, start: int, stacked: NDArray[np.int64] | None = None
+) -> NDArray[np.int64]:
+    """The entries from ``start`` on of each row, int64 ``[rows, n]``: widened as they are copied."""
+    if stacked is None:
+        stacked = np.empty((len(rows), length - start), np.int64)
+    stop = start + stacked.shape[1]
     for line, row in zip(stacked, rows, strict=True):
         values = row[name]
         if len(values) != length:
