@@ -44,7 +44,12 @@ class Block(Sequence[dict[str, Any]]):
     __slots__ = ("columns", "datasets", "size", "work")
 
     def __init__(
-        self, columns: Mapping[str, Column], work: Work | None = None, datasets: Sequence[Dataset] = (), *, size: int = 0
+        self,
+        columns: Mapping[str, Column],
+        work: Work | None = None,
+        datasets: Sequence[Dataset] = (),
+        *,
+        size: int = 0,
     ) -> None:
         self.columns: dict[str, Column] = dict(columns)
         self.work = work
@@ -55,9 +60,7 @@ class Block(Sequence[dict[str, Any]]):
     def from_samples(cls, samples: Sequence[Mapping[str, Any]]) -> Block:
         """Turns sample dicts into columns; a field that only some samples have is ``MISSING`` in the others."""
         names = dict.fromkeys(name for sample in samples for name in sample)
-        return cls(
-            {name: [sample.get(name, MISSING) for sample in samples] for name in names}, size=len(samples)
-        )
+        return cls({name: [sample.get(name, MISSING) for sample in samples] for name in names}, size=len(samples))
 
     def replace(self, columns: Mapping[str, Column]) -> Block:
         """The same samples (and pointers) with other columns."""
