@@ -148,7 +148,7 @@ class Orders:
             row[chosen] = number - self._ends[place] + self._counts[place]
         # Each epoch of each dataset has an order of its own, to be searched alone.
         turn = np.where(moved, version * len(self._names) + dataset, -1)
-        for group in np.unique(turn[moved]).tolist():
+        for group in sorted(set(turn[moved].tolist())):  # np.unique would import numpy.ma: 50 ms
             chosen = np.flatnonzero(turn == group)
             which = group % len(self._names)
             traversal = self._traversal(cycle, which, group // len(self._names))
