@@ -16,7 +16,7 @@ def run_of(tmp_path_factory):
         if job not in runs:
             name = job.__name__.rpartition(".")[2]
             start = bare_ranks if job is deaths else torchrun
-            runs[job] = start(job.__name__, tmp_path_factory.mktemp(name), 4, timeout=200)
+            runs[job] = start(job.__name__, tmp_path_factory.mktemp(name), 4, timeout=400)
         return runs[job]
 
     return run

@@ -26,7 +26,7 @@ class Scenarios(dict):
     def run(self, out):
         """Writes each one's outcome as it comes: a scenario that hangs must not take the others' along."""
         out = Path(out)
-        dist.init_process_group("gloo", timeout=timedelta(seconds=60))
+        dist.init_process_group("gloo", timeout=timedelta(seconds=120))
         outcomes, file = {}, out / f"rank-{dist.get_rank()}.json"
         for name, function in self.items():
             place = out / name
