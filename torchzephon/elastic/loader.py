@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar
 import torch
 from torchdata.nodes import BaseNode
 
+from torchzephon.curriculum.checks import check_int
 from torchzephon.elastic.lanes import Lanes
 from torchzephon.elastic.rounds import Rounds
 from torchzephon.elastic.template import refuse_processes
@@ -16,7 +17,25 @@ from torchzephon.elastic.workers import WorkerSupply
 from torchzephon.elastic.wrappers import find_state
 
 T = TypeVar("T")
-_FIXED = {"batch_size", "shuffle", "sampler", "batch_sampler", "collate_fn", "drop_last", "dataset", "in_order"}
+_FIXED = {
+    "batch_sampler",
+    "batch_size",
+    "collate_fn",
+    "dataset",
+    "drop_last",
+    "in_order",
+    "sampler",
+    "shuffle",
+    "snapshot_every_n_steps",
+}
+_OPTIONS = {
+    "generator",
+    "multiprocessing_context",
+    "persistent_workers",
+    "prefetch_factor",
+    "timeout",
+    "worker_init_fn",
+}
 
 
 class ElasticDataLoader(Generic[T]):
@@ -49,16 +68,19 @@ class ElasticDataLoader(Generic[T]):
     ) -> None:
         if not isinstance(lanes_or_rounds, (Lanes, Rounds)):
             raise TypeError(f"ElasticDataLoader needs a Lanes or a Rounds, got {type(lanes_or_rounds).__name__}")
-        if num_workers < 0:
-            raise ValueError(f"num_workers must be at least 0, got {num_workers}")
+        check_int("num_workers", num_workers, at_least=0)
         if refused := _FIXED & set(options):
             raise TypeError(f"{sorted(refused)} cannot be given: the graph decides what a batch is and in what order")
+        if unknown := set(options) - _OPTIONS:
+            raise TypeError(f"unknown options {sorted(unknown)}; those of worker processes are {sorted(_OPTIONS)}")
         if num_workers == 0 and options:
             raise TypeError(f"{sorted(options)} are options of worker processes, and num_workers is 0")
         self.node: BaseNode[T] = lanes_or_rounds
         self.lanes = lanes_or_rounds.source if isinstance(lanes_or_rounds, Rounds) else lanes_or_rounds
         self.num_workers = num_workers
         self._supply: WorkerSupply | None = None
+        if options.get("prefetch_factor") is not None:
+            check_int("prefetch_factor", options["prefetch_factor"], at_least=1)
         if num_workers:
             refuse_processes(self.lanes.template)
             pin_memory = pin_memory and torch.cuda.is_available()
@@ -69,6 +91,8 @@ class ElasticDataLoader(Generic[T]):
                 options=options,
             )
             self.lanes.use_supply(self._supply)
+        else:
+            self.lanes.use_supply(self.lanes.make_pump(self.lanes.num_threads))
         self._positioned = True  # the node stands where the next iteration is to begin
         self._iteration = 0
 

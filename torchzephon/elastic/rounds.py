@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torchdata.nodes import BaseNode
 
+from torchzephon.curriculum.checks import check_int
 from torchzephon.elastic.lanes import Lanes
 
 Batch = dict[str, torch.Tensor]
@@ -32,15 +33,15 @@ class Rounds(BaseNode[list[Any]]):
 
     Raises:
         ValueError: when ``micro_batch_size`` does not divide the rows of a round.
-        TypeError: when batches cannot be joined by rows.
+        TypeError: when ``micro_batch_size`` is no int, or batches cannot be joined by rows.
     """
 
     def __init__(self, lanes: Lanes, micro_batch_size: int | None = None) -> None:
         super().__init__()
         if not isinstance(lanes, Lanes):
             raise TypeError(f"Rounds needs a Lanes, got {type(lanes).__name__}")
-        if micro_batch_size is not None and micro_batch_size < 1:
-            raise ValueError(f"micro_batch_size must be at least 1, got {micro_batch_size}")
+        if micro_batch_size is not None:
+            check_int("micro_batch_size", micro_batch_size, at_least=1)
         self.source = lanes
         self.micro_batch_size = micro_batch_size
 
@@ -74,10 +75,15 @@ class Rounds(BaseNode[list[Any]]):
 
 
 def _count_rows(batch: Any) -> int:
-    if not isinstance(batch, dict) or not all(isinstance(v, torch.Tensor) and v.dim() for v in batch.values()):
+    kind = type(batch).__name__
+    if (
+        not isinstance(batch, dict)
+        or not batch
+        or not all(isinstance(v, torch.Tensor) and v.dim() for v in batch.values())
+    ):
         raise TypeError(
             "micro_batch_size joins the lanes' batches by rows: they must be dicts of tensors, got "
-            f"{type(batch).__name__}; use micro_batch_size=None, or end the graph with TrainingBatcher"
+            f"{kind if batch else f'an empty {kind}'}; use micro_batch_size=None, or end the graph with TrainingBatcher"
         )
     counts = {name: len(value) for name, value in batch.items()}
     if len(set(counts.values())) != 1:
