@@ -1,8 +1,8 @@
 """Elastic determinism for torchdata.nodes: the same batches on any number of ranks, workers and restarts.
 
 A graph of nodes reads, mixes, tokenizes and packs text: ``MixtureWorkSource``, ``Reader``, ``TextTokenizer``,
-``SequencePacker``, ``TrainingBatcher``. ``Lanes`` runs a copy of it for each of a fixed number of lanes, and deals these
-out to the ranks that there are; ``Rounds`` yields one training step at a time; ``ElasticDataLoader`` iterates and
+``SequencePacker``, ``TrainingBatcher``. ``Lanes`` runs a copy of it for each of a fixed number of lanes, and deals
+these out to the ranks that there are; ``Rounds`` yields one training step at a time; ``ElasticDataLoader`` iterates and
 checkpoints.
 
 The public names are imported when they are first used, so that ``import torchzephon`` costs next to nothing.
