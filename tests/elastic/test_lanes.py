@@ -3,8 +3,11 @@
 import gc
 import json
 import logging
+import os
 import threading
 import time
+import time
+from itertools import islice
 
 import pytest
 from support.graphs import documents, is_blank, lane_streams, open_ranks, plain, through_json, token_graph
@@ -426,16 +429,48 @@ class Quits(BaseNode):
         self.source.reset(None)
 
     def next(self):
-        raise SystemExit(3)
+        if threading.current_thread() is not threading.main_thread():
+            raise SystemExit(3)
+        return next(self.source)
 
     def get_state(self):
         return {}
 
 
-def test_a_thread_that_is_stopped_does_not_leave_the_consumer_waiting():
-    node = tz.Lanes(Quits(endless()), 2, dp=(0, 1), num_threads=1)
+def eventually(condition):
+    for _ in range(1000):
+        if condition():
+            return True
+        time.sleep(0.01)
+    return False
+
+
+def test_a_thread_that_is_stopped_tells_the_consumer():
+    node = tz.Lanes(Quits(endless()), 1, dp=(0, 1), num_threads=1)
+    next(node)
+    assert eventually(lambda: not lane_threads())
     with pytest.raises(tz.LaneError, match="its thread was stopped by SystemExit: 3"):
         next(node)
+
+
+class Counts(Take):
+    made = 0
+
+    def next(self):
+        type(self).made += 1
+        return super().next()
+
+
+def test_threads_run_ahead_while_the_consumer_is_away_and_not_too_far():
+    Counts.made = 0
+    node = tz.Lanes(Counts(endless(), 10**6), 3, dp=(0, 1), num_threads=2, prefetch=2)
+    streams = lane_streams(endless, 3, 4)
+    for taken in range(1, 10):
+        assert plain(next(node)) == streams[(taken - 1) % 3][(taken - 1) // 3]
+        assert eventually(lambda: Counts.made == taken + 2 * 3)  # noqa: B023 - asked at once
+    time.sleep(0.1)
+    assert Counts.made == 9 + 2 * 3
+    node.close()
 
 
 class Unplain(Take):
@@ -447,6 +482,39 @@ def test_a_state_that_is_not_json_names_lane_and_node():
     node = tz.Lanes(Unplain(endless(), 9), 2, dp=(0, 1), num_threads=0)
     with pytest.raises(tz.LaneError, match=r"lane 0.*not JSON serializable: set"):
         next(node)
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_fork_cannot_go_on_with_its_parents_lanes(num_workers):
+    """It has no threads, and their locks may be held; the parent's workers are the parent's."""
+    options = {"multiprocessing_context": "fork"} if num_workers else {}
+    with tz.ElasticDataLoader(lanes(), num_workers, **options) as loader:
+        batches = iter(loader)
+        expected = [plain(next(batches))]
+        state = loader.state_dict()
+        reader, writer = os.pipe()
+        if (child := os.fork()) == 0:
+            try:
+                told = [loader.state_dict() == state]
+                for use in (lambda: next(batches), lambda: loader.load_state_dict(state)):
+                    try:
+                        use()
+                    except RuntimeError as error:
+                        told.append("make a loader in this process" in str(error))
+                fresh = tz.ElasticDataLoader(lanes())
+                fresh.load_state_dict(state)
+                told.append(plain(next(iter(fresh))))
+                os.write(writer, json.dumps(told).encode())
+            finally:
+                os._exit(0)
+        os.close(writer)
+        with os.fdopen(reader) as pipe:
+            told = json.loads(pipe.read())
+        os.waitpid(child, 0)
+        expected += [plain(next(batches)) for _ in range(20)]
+    assert told == [True, True, True, expected[1]]
+    with tz.ElasticDataLoader(lanes(), 0) as other:
+        assert [plain(batch) for batch in islice(other, 21)] == expected
 
 
 def test_one_log_line_tells_what_runs(caplog):

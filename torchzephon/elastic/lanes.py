@@ -250,6 +250,7 @@ class Lanes(BaseNode[Any]):
             StateError: when the state cannot be continued here, naming each reason.
         """
         super().reset(initial_state)
+        self._refuse_fork()
         if initial_state is not None:
             state = parse_state(initial_state)
             self._check_loadable(state)
@@ -368,6 +369,14 @@ class Lanes(BaseNode[Any]):
             self._logged = True
             self._log()
 
+    def _refuse_fork(self) -> None:
+        # Threads do not come along, and their locks may be held; workers would be taken from the parent.
+        if self._running and self._pid != os.getpid():
+            raise RuntimeError(
+                f"this process was forked from process {self._pid} while that was iterating these lanes: to iterate "
+                "them here too, make a loader in this process, and load the other's state_dict() if need be"
+            )
+
     def _halt(self) -> None:
         if self._running:
             self._running = False
@@ -375,6 +384,7 @@ class Lanes(BaseNode[Any]):
 
     def _deliver(self, count: int | None, arrange: Callable[[list[Any]], list[Any]] = list) -> list[Any]:
         """Delivers slots of the current round: ``count``, or all that are left. Swapping in their state comes last."""
+        self._refuse_fork()
         if self._error is not None:
             raise self._error
         if self._ended:
