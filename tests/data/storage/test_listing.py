@@ -77,6 +77,21 @@ def test_a_file_listed_twice_is_refused(tmp_path):
         list_files([str(tmp_path), f"{tmp_path}/*.jsonl"], Store())
 
 
+def test_two_colons_are_no_url(tmp_path):
+    _make(tmp_path, "a::b/c::d.jsonl")
+    assert _names(tmp_path / "a::b") == _names(tmp_path / "a::b" / "c::d.jsonl") == ["c::d.jsonl"]
+
+
+def test_a_name_that_is_not_utf_8_is_named(tmp_path):
+    name = os.fsdecode(b"\xff.jsonl")
+    try:
+        (tmp_path / name).touch()
+    except OSError:
+        pytest.skip("this file system has UTF-8 names alone")
+    with pytest.raises(DataError, match=r"the name of '.*\\udcff\.jsonl' is not UTF-8.*rename it"):
+        list_files(str(tmp_path), Store())
+
+
 @pytest.mark.parametrize("path", ["nothing", "nothing/*.jsonl", "empty", "*.csv", "file/below"])
 def test_a_path_that_matches_nothing_is_named(tmp_path, path):
     (tmp_path / "empty").mkdir()

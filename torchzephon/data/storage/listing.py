@@ -20,7 +20,8 @@ def list_files(path: str | Iterable[str], store: Store) -> list[StoredFile]:
     is always taken.
 
     Raises:
-        DataError: for a path that matches nothing or cannot be listed, a broken symbolic link, a file listed twice.
+        DataError: for a path that matches nothing or cannot be listed, a broken symbolic link, a file listed twice, a
+            name that is not UTF-8.
     """
     files: list[StoredFile] = []
     for entry in [path] if isinstance(path, str) else path:
@@ -42,6 +43,10 @@ def list_files(path: str | Iterable[str], store: Store) -> list[StoredFile]:
         if file.path in seen:
             raise DataError(f"{file.path} is listed twice; to see data more often, raise its dataset's weight")
         seen.add(file.path)
+        try:
+            file.path.encode()
+        except UnicodeEncodeError:
+            raise DataError(f"the name of {file.path!a} is not UTF-8, so no table can hold it: rename it") from None
     return files
 
 

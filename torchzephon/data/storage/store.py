@@ -268,7 +268,7 @@ def beside(path: str, name_suffix: str) -> str:
 
 def is_local(path: str) -> bool:
     """Whether a path or URL can be opened without fsspec."""
-    return path.startswith("file://") or ("://" not in path and "::" not in path)
+    return path.startswith("file://") or "://" not in path
 
 
 def local_path(path: str) -> str:
