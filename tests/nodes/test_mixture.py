@@ -5,6 +5,7 @@ from collections import Counter
 from types import SimpleNamespace
 
 import numpy as np
+import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -258,6 +259,7 @@ def test_lanes_share_the_curriculum():
         ({"weights": {"web": -1, "code": 1}}, ValueError, "weights must be finite and above 0, got -1"),
         ({"weights": {"web": float("nan"), "code": 1}}, ValueError, "weights must be finite and above 0, got nan"),
         ({"weights": {"web": float("inf"), "code": 1}}, ValueError, "weights must be finite and above 0, got inf"),
+        ({"weights": {"web": 10**400, "code": 1}}, ValueError, "weights must be finite and above 0, got 1000"),
         ({"weights": {"web": 1, "code": 1, "math": 1}}, ValueError, r"weights names unknown datasets \['math'\]"),
         ({"weights": {"web": 1}}, ValueError, r"weights lacks the datasets \['code'\]"),
         ({"weights": {}}, ValueError, "weights lacks"),
@@ -291,7 +293,9 @@ def test_an_empty_dataset_is_refused():
 
 @pytest.mark.parametrize("seed", [0, -1, 2**63, 2**100, -(2**100)])
 def test_any_seed(seed):
-    assert len(pointers(MixtureWorkSource(web_and_code(), seed=seed, exhausted_policy="stop"))) == 1308
+    source = MixtureWorkSource(web_and_code(), seed=seed, exhausted_policy="stop")
+    assert len(pointers(source)) == 1308
+    assert orjson.loads(orjson.dumps(source.describe()))["seed"] in (seed, str(seed))
 
 
 def test_real_datasets():

@@ -143,6 +143,7 @@ class MixtureWorkSource(WorkSource):
         """Datasets, weights, and all options that change the data."""
         weights = self.curriculum.mixture.segments[0].weights
         rule = self._stopping
+        seed = self._options["seed"]
         names = self.curriculum.names
         policies = {name: "stop" if n == 1 else "repeat" for name, n in zip(names, rule.max_passes, strict=True)}
         repeats = {name: None if n is None or n == 1 else n - 1 for name, n in zip(names, rule.max_passes, strict=True)}
@@ -150,6 +151,7 @@ class MixtureWorkSource(WorkSource):
             **super().describe(),
             "weights": {name: weight / sum(weights) for name, weight in zip(names, weights, strict=True)},
             **self._options,
+            "seed": seed if -(2**63) <= seed < 2**64 else str(seed),  # what JSON can hold
             "stop_after_passes": rule.min_passes,
             "exhausted_policy": _by_dataset(policies),
             "max_repeats": _by_dataset(repeats),
@@ -228,7 +230,11 @@ def _checked_weights(weights: Any, names: Sequence[str]) -> list[float]:
     for name, weight in weights.items():
         if isinstance(weight, bool) or not isinstance(weight, Real):
             raise TypeError(f"weights must be numbers, got {weight!r} for {name!r}")
-        if not 0 < float(weight) < math.inf:
+        try:
+            value = float(weight)
+        except OverflowError:  # an int or a fraction beyond all floats
+            value = math.inf
+        if not 0 < value < math.inf:
             raise ValueError(
                 f"weights must be finite and above 0, got {weight!r} for {name!r}; leave a dataset out of the list to"
                 " leave it out"
