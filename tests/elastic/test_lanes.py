@@ -6,7 +6,6 @@ import logging
 import os
 import threading
 import time
-import time
 from itertools import islice
 
 import pytest

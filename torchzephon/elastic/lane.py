@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from typing import Any, NamedTuple
 
@@ -38,10 +39,16 @@ class Lane:
         self.made = 0  # batches made in this cycle, taken or not
         self.dry = False
         self.error: LaneError | StateError | None = None
+        self.lock = threading.Lock()  # held by whoever makes a batch
         self._cycle = 0
         leaf = find_leaf(root)
         leaf.bind_lane(index, num_lanes)
         self._leaf = leaf
+
+    @property
+    def is_live(self) -> bool:
+        """Whether there may be more batches."""
+        return not self.dry and self.error is None
 
     def start(self, state: LaneState, *, same_order: bool) -> None:
         """Goes to where ``state`` says. ``same_order``: every cycle repeats the first one's order."""

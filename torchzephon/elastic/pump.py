@@ -1,9 +1,9 @@
-"""Pump: makes the lanes' batches in this process, inline or in threads that run ahead of the consumer."""
+"""Pump: makes the lanes' batches in this process, in the consumer's thread or ahead of it."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torchzephon.elastic.lane import Item, Lane
@@ -12,18 +12,24 @@ from torchzephon.elastic.template import Root, dump_root, load_root, make_graph
 from torchzephon.errors import LaneError
 
 _MOST_AHEAD = 128  # batches; a rank with thousands of lanes must not hold `prefetch` whole rounds of them
+_AWAY_S = 0.001  # a consumer that has not asked for so long is busy with something else
+_FULL_S = 0.005  # between looks for room
 
 
 class Pump:
     """The supply of this process.
 
-    Lanes are made in the order in which they are consumed. Each thread owns every n-th lane, so that a lane never
-    sees two threads, and a thread waits when its next batch lies further ahead than the bound.
+    Whoever needs a batch makes it: the consumer, in its own thread. Threads run ahead only while the consumer is away,
+    computing a training step. Two threads that copy arrays and fight for the interpreter are slower than one, so a
+    consumer that waits for data loses nothing to them, and one that computes finds its next round ready.
+
+    Each thread owns every n-th lane and makes its batches in the order in which they are consumed, until they lie
+    further ahead than the bound.
 
     Args:
         root: the template graph, or a function that builds it.
         num_lanes: lanes of the whole run.
-        num_threads: 0 makes a batch when it is asked for.
+        num_threads: threads that run ahead; 0 for none.
         rounds_ahead: rounds that threads may run ahead.
         same_order: every cycle repeats the first one's order.
     """
@@ -37,10 +43,10 @@ class Pump:
         self._lanes: dict[int, Lane] = {}
         self._threads: list[threading.Thread] = []
         self._changed = threading.Condition()
-        self._waiting = 0  # threads, the consumer's included
         self._stopping = False
-        self._taken = 0  # consumer's position, in batches of all lanes since start
-        self._wanted = 0  # position up to which the consumer has asked, which may lie beyond the bound
+        self._making = False  # the consumer makes a batch
+        self._asked = 0  # times that the consumer asked for something
+        self._taken = 0  # batches of all lanes that it took since start
 
     def __reduce__(self) -> tuple[Any, ...]:
         options = (self._num_lanes, self._num_threads, self._rounds_ahead, self._same_order)
@@ -57,7 +63,7 @@ class Pump:
         self._first_round = min((state.given for state in states.values() if not state.dry), default=0)
         self._order = {index: place for place, index in enumerate(states)}
         self._bound = max(self._rounds_ahead, min(self._rounds_ahead * len(states), _MOST_AHEAD))
-        self._taken = self._wanted = 0
+        self._taken = 0
         self._stopping = False
         lanes = list(states)
         for number in range(min(self._num_threads, len(lanes))):
@@ -72,14 +78,18 @@ class Pump:
 
     def has(self, lane: int, index: int) -> bool:
         """See :class:`~torchzephon.elastic.supply.Supply`."""
+        self._asked += 1
         stream = self._lanes[lane]
-        if not self._threads:
-            while stream.made <= index and _is_live(stream):
-                stream.make()
-        elif stream.made <= index and _is_live(stream):
-            self._await_round(index)
-        if stream.made <= index and stream.error is not None:
-            raise stream.error
+        if stream.made <= index:
+            self._making = True
+            try:
+                with stream.lock:  # a thread may be about to finish the very batch
+                    while stream.made <= index and stream.is_live:
+                        stream.make()
+            finally:
+                self._making = False
+            if stream.made <= index and stream.error is not None:
+                raise stream.error
         return stream.made > index
 
     def take(self, lane: int) -> Item:
@@ -87,75 +97,49 @@ class Pump:
         stream = self._lanes[lane]
         if not stream.queue:
             self.has(lane, stream.made)
-        item = stream.queue.popleft()
+        self._asked += 1
         self._taken += 1
-        if self._taken % max(1, self._bound // 2) == 0:  # a thread that is woken up for each batch is a slow one
-            self._tell()
-        return item
+        return stream.queue.popleft()
 
     def close(self) -> None:
         """See :class:`~torchzephon.elastic.supply.Supply`."""
-        self._stopping = True
-        self._tell()
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
         if threading.current_thread() not in self._threads:  # where the garbage collector may find the node
             for thread in self._threads:
                 thread.join()
         self._threads.clear()
 
-    def _place(self, lane: int, index: int) -> int:
-        """Where a lane's batch stands in the order of consumption."""
-        return (index - self._first_round) * len(self._order) + self._order[lane]
-
-    def _await_round(self, index: int) -> None:
-        """Waits for every lane's batch ``index``: a round is needed whole, and waking up for each batch is costly."""
-        lanes = [self._lanes[lane] for lane in self._order]
-        self._wanted = max(self._wanted, (index + 1 - self._first_round) * len(lanes))
-        self._tell()
-        self._wait_until(lambda: not any(lane.made <= index and _is_live(lane) for lane in lanes))
-
-    def _await_room(self, place: int) -> bool:
-        """Waits until a batch may be made; False when the thread is to stop."""
-
-        def is_time() -> bool:
-            return self._stopping or place < max(self._taken + self._bound, self._wanted)
-
-        if not is_time():
-            self._wait_until(is_time)
-        return not self._stopping
-
-    def _wait_until(self, condition: Callable[[], bool]) -> None:
-        with self._changed:
-            self._waiting += 1  # before looking: whoever changes something after this look will tell
-            try:
-                while not condition():
-                    self._changed.wait()
-            finally:
-                self._waiting -= 1
-
-    def _tell(self) -> None:
-        """Something has changed. Takes the lock only if somebody waits: fighting for it costs more than a batch."""
-        if self._waiting:
-            with self._changed:
-                self._changed.notify_all()
-
-    def _run_ahead(self, lanes: list[Lane]) -> None:
-        while live := [lane for lane in lanes if _is_live(lane)]:
-            index = min(lane.made for lane in live)
-            for lane in live:
-                if lane.made > index:
-                    continue
-                if not self._await_room(self._place(lane.index, index)):
-                    return
+    def _run_ahead(self, lanes: Sequence[Lane]) -> None:
+        asked = -1
+        while live := [lane for lane in lanes if lane.is_live]:
+            if self._making or self._asked != asked:
+                asked = self._asked
+                self._pause(_AWAY_S)
+            elif (lane := self._next(live)) is None:
+                self._pause(_FULL_S)
+            elif lane.lock.acquire(blocking=False):  # else the consumer is back
                 try:
                     lane.make()
-                except BaseException as error:  # such as SystemExit: the consumer must not wait forever
+                except BaseException as error:  # such as SystemExit: the consumer must hear of it
                     cause = f"{type(error).__name__}: {error}"
                     lane.error = LaneError(f"lane {lane.index}: its thread was stopped by {cause}")
-            self._tell()
+                finally:
+                    lane.lock.release()
+            if self._stopping:
+                return
 
+    def _next(self, live: Sequence[Lane]) -> Lane | None:
+        """The lane whose next batch is wanted first, unless that lies too far ahead."""
+        lane = min(live, key=lambda lane: lane.made)
+        place = (lane.made - self._first_round) * len(self._order) + self._order[lane.index]
+        return lane if place < self._taken + self._bound else None
 
-def _is_live(lane: Lane) -> bool:
-    return not lane.dry and lane.error is None
+    def _pause(self, seconds: float) -> None:
+        with self._changed:
+            if not self._stopping:
+                self._changed.wait(seconds)
 
 
 def _load_pump(root: bytes, num_lanes: int, num_threads: int, rounds_ahead: int, same_order: bool) -> Pump:
