@@ -483,6 +483,30 @@ def test_a_state_that_is_not_json_names_lane_and_node():
         next(node)
 
 
+@pytest.mark.parametrize("num_threads", [0, 1])
+def test_consumers_in_several_threads_get_each_batch_once(num_threads):
+    for _ in range(10):
+        node, found = lanes(num_threads=num_threads), []
+        barrier = threading.Barrier(3)
+
+        def consume(node=node, found=found, barrier=barrier):
+            barrier.wait()
+            for _ in range(8):
+                found.append(plain(next(node)))
+
+        threads = [threading.Thread(target=consume) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        state = through_json(node.state_dict())
+        node.close()
+        other = lanes(num_threads=0)
+        expected = [plain(next(other)) for _ in range(24)]
+        assert sorted(map(str, found)) == sorted(map(str, expected))
+        assert state == through_json(other.state_dict())
+
+
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_a_fork_cannot_go_on_with_its_parents_lanes(num_workers):
     """It has no threads, and their locks may be held; the parent's workers are the parent's."""

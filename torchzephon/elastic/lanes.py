@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import os
+import threading
 import weakref
 from collections.abc import Callable
 from typing import Any, Literal
@@ -25,7 +26,7 @@ from torchzephon.nodes.graph import Estimate, Estimated, Summarized, find_blank,
 
 logger = logging.getLogger(__name__)
 
-_RUNTIME = {"schedule", "_supply", "_finalizer", "_blank"}  # made anew by _prepare
+_RUNTIME = {"schedule", "_supply", "_finalizer", "_blank", "_turn"}  # made anew by _prepare
 
 
 class Lanes(BaseNode[Any]):
@@ -54,7 +55,7 @@ class Lanes(BaseNode[Any]):
             agreement between the ranks.
         cycles: iterating again after the end is the next cycle: in another order (``"reshuffle"``), or in the same
             one (``"same"``, for evaluation).
-        num_threads: threads of this process that run ahead of the consumer; 0 makes batches when they are asked for.
+        num_threads: threads of this process that run ahead while the consumer is away; 0 makes batches when they are asked for.
             None: one.
         prefetch: rounds that threads run ahead (at most 128 batches). With finite data on several ranks, also how
             many rounds the ranks agree on at once.
@@ -154,6 +155,7 @@ class Lanes(BaseNode[Any]):
             # A round of many lanes is far enough ahead by itself, and holding several would take memory.
             stretch=self.prefetch if self.assignment.most_owned <= 16 else 1,
         )
+        self._turn = threading.RLock()  # of consumers, should there be several threads of them
         self._running = False
         self._logged = False
         self._replayed = False
@@ -269,7 +271,8 @@ class Lanes(BaseNode[Any]):
 
     def next(self) -> Any:
         """The next batch of this rank: a lane's, or a blank one."""
-        return self._deliver(1)[0]
+        with self._turn:
+            return self._deliver(1)[0]
 
     def next_round(self, arrange: Callable[[list[Any]], list[Any]] = list) -> list[Any]:
         """What is left of this rank's current round, usually all of it, delivered in one piece.
@@ -277,7 +280,8 @@ class Lanes(BaseNode[Any]):
         Args:
             arrange: what is done to the list of batches; when it raises, nothing was delivered.
         """
-        return self._deliver(None, arrange)
+        with self._turn:
+            return self._deliver(None, arrange)
 
     def get_state(self) -> dict[str, Any]:
         """The state of this rank's lanes, as delivered. Takes no lock and starts nothing: safe in a signal handler."""
