@@ -55,8 +55,8 @@ class Lanes(BaseNode[Any]):
             agreement between the ranks.
         cycles: iterating again after the end is the next cycle: in another order (``"reshuffle"``), or in the same
             one (``"same"``, for evaluation).
-        num_threads: threads of this process that run ahead while the consumer is away; 0 makes batches when they are asked for.
-            None: one.
+        num_threads: threads of this process that run ahead while the consumer is away, computing; a batch that is
+            needed at once is made by the consumer itself. 0: none runs ahead. None: one.
         prefetch: rounds that threads run ahead (at most 128 batches). With finite data on several ranks, also how
             many rounds the ranks agree on at once.
 
