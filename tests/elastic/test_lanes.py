@@ -111,6 +111,7 @@ def shout(batch):
     ("options", "error", "match"),
     [
         ({"num_lanes": 0}, ValueError, "num_lanes must be at least 1, got 0"),
+        ({"num_lanes": 2**40}, ValueError, "num_lanes must be at most 1000000, got 1099511627776"),
         ({"num_lanes": 2.0}, TypeError, "num_lanes must be an int"),
         ({"num_lanes": True}, TypeError, "num_lanes must be an int"),
         ({"uneven": "ignore"}, ValueError, "uneven must be one of 'pad', 'allow', 'error'"),

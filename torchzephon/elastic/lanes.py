@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from torchdata.nodes import BaseNode
 
+from torchzephon.curriculum.checks import check_int
 from torchzephon.elastic.agreement import EndAgreement
 from torchzephon.elastic.assignment import DataParallel, assign_lanes
 from torchzephon.elastic.description import describe_graph, refuse_differences
@@ -25,6 +26,8 @@ from torchzephon.errors import StateError
 from torchzephon.nodes.graph import Estimate, Estimated, Summarized, find_blank, walk
 
 logger = logging.getLogger(__name__)
+
+_MOST_LANES = 1_000_000  # a rank alone holds the state of each
 
 _RUNTIME = {"schedule", "_supply", "_finalizer", "_blank", "_turn"}  # made anew by _prepare
 
@@ -90,10 +93,10 @@ class Lanes(BaseNode[Any]):
         _check_choice("uneven", uneven, ("pad", "allow", "error"))
         _check_choice("end", end, ("pad", "drop", "ragged"))
         _check_choice("cycles", cycles, ("reshuffle", "same"))
-        _check_count("num_lanes", num_lanes, least=1)
-        _check_count("prefetch", prefetch, least=1)
+        check_int("num_lanes", num_lanes, at_least=1, at_most=_MOST_LANES)
+        check_int("prefetch", prefetch, at_least=1)
         if num_threads is not None:
-            _check_count("num_threads", num_threads, least=0)
+            check_int("num_threads", num_threads, at_least=0)
 
         self.root = root
         self.template = build_template(root)
@@ -482,10 +485,3 @@ def _shut_down(pid: int, supply: Supply, schedule: Schedule) -> None:
 def _check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
     if value not in choices:
         raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")
-
-
-def _check_count(name: str, value: Any, *, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name} must be an int, got {value!r}")
-    if value < least:
-        raise ValueError(f"{name} must be at least {least}, got {value}")

@@ -168,7 +168,7 @@ class WorkerSupply:
     def _name_dead(self, error: BaseException) -> str:
         """Says which workers have died, and of what; empty when none has."""
         processes = getattr(self._iterator, "_workers", [])
-        wait([process.sentinel for process in processes], timeout=1)  # its connection can break before it is dead
+        wait([process.sentinel for process in processes], timeout=5)  # its connection can break before it is dead
         owned = list(self._queues)
         messages = []
         for number, process in enumerate(processes):

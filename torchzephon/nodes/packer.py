@@ -167,7 +167,7 @@ class SequencePacker(BufferedNode[dict[str, Any]]):
         except KeyError as error:
             raise StateError(
                 f"SequencePacker: the state has no {error}, which algorithm={self.algorithm!r} needs: it was saved "
-                "with another algorithm"
+                "with another algorithm, whose place in the data this one cannot take; use that one"
             ) from None
         if state is not None and self._packing.cursor()[1] != own:  # what was read must be written the same
             raise self._damaged(own)
