@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
 _INT32 = torch.iinfo(torch.int32)
@@ -64,7 +65,10 @@ def unpack(packed: Packed, *, pin_memory: bool = False) -> list[Any]:
     for stack in packed.stacks:
         dtype = torch.int64 if stack.widen else stack.tensor.dtype
         values = torch.empty(stack.tensor.shape, dtype=dtype, pin_memory=pin_memory)
-        values.copy_(stack.tensor)
+        if stack.widen:  # torch would use a thread a core, which take them from the workers, spinning between copies
+            np.copyto(values.numpy(), stack.tensor.numpy())
+        else:
+            values.copy_(stack.tensor)
         for name, rows in zip(stack.names, values.unbind(0), strict=True):
             for batch, row in zip(batches, rows.unbind(0), strict=True):
                 batch[name] = row
