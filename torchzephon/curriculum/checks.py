@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 
@@ -27,3 +28,18 @@ def check_int(
         raise ValueError(f"{argument} must be at least {at_least}, got {value}{where}")
     if at_most is not None and value > at_most:
         raise ValueError(f"{argument} must be at most {at_most}, got {value}{where}")
+
+
+def check_choice(argument: str, value: Any, choices: Sequence[str]) -> None:
+    """Refuses what is not one of a few words.
+
+    Args:
+        argument: its name, for the message.
+        value: what was given.
+        choices: what is allowed.
+
+    Raises:
+        ValueError: it is none of them.
+    """
+    if value not in choices:
+        raise ValueError(f"{argument} must be one of {', '.join(map(repr, choices))}, got {value!r}")

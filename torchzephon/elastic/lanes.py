@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from torchdata.nodes import BaseNode
 
-from torchzephon.curriculum.checks import check_int
+from torchzephon.curriculum.checks import check_choice, check_int
 from torchzephon.elastic.agreement import EndAgreement
 from torchzephon.elastic.assignment import DataParallel, assign_lanes
 from torchzephon.elastic.description import describe_graph, refuse_differences
@@ -90,9 +90,9 @@ class Lanes(BaseNode[Any]):
         prefetch: int = 2,
     ) -> None:
         super().__init__()
-        _check_choice("uneven", uneven, ("pad", "allow", "error"))
-        _check_choice("end", end, ("pad", "drop", "ragged"))
-        _check_choice("cycles", cycles, ("reshuffle", "same"))
+        check_choice("uneven", uneven, ("pad", "allow", "error"))
+        check_choice("end", end, ("pad", "drop", "ragged"))
+        check_choice("cycles", cycles, ("reshuffle", "same"))
         check_int("num_lanes", num_lanes, at_least=1, at_most=_MOST_LANES)
         check_int("prefetch", prefetch, at_least=1)
         if num_threads is not None:
@@ -480,8 +480,3 @@ def _shut_down(pid: int, supply: Supply, schedule: Schedule) -> None:
     if pid == os.getpid():
         schedule.leave()
         supply.close()
-
-
-def _check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")

@@ -56,7 +56,7 @@ class WorkerLanes(IterableDataset[Share]):
         worker = get_worker_info()
         assert worker is not None, "runs in worker processes only"
         owned = list(self._states)
-        mine = owned[worker.id * len(owned) // worker.num_workers : (worker.id + 1) * len(owned) // worker.num_workers]
+        mine = _lanes_of(worker.id, worker.num_workers, owned)
         cycle = int(self.next_cycle)
         states = {lane: self._states[lane] if cycle < 0 else LaneState(cycle=cycle) for lane in mine}
         pump = self._pump
@@ -174,10 +174,15 @@ class WorkerSupply:
         for number, process in enumerate(processes):
             code = process.exitcode
             if code or (code == 0 and (self._iterator._workers_status[number] or str(process.pid) in str(error))):
-                lanes = owned[number * len(owned) // self._num_workers : (number + 1) * len(owned) // self._num_workers]
+                lanes = _lanes_of(number, self._num_workers, owned)
                 cause = f"exit code {code}" if code >= 0 else f"signal {-code} ({_signal_name(-code)})"
                 messages.append(f"worker {number} (pid {process.pid}, lanes {lanes[0]}-{lanes[-1]}) died of {cause}")
         return "; ".join(messages)
+
+
+def _lanes_of(worker: int, num_workers: int, owned: list[int]) -> list[int]:
+    """The contiguous run of a rank's lanes that a worker makes."""
+    return owned[worker * len(owned) // num_workers : (worker + 1) * len(owned) // num_workers]
 
 
 def _find_iterator(error: BaseException) -> Any:

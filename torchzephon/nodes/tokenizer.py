@@ -10,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from torchdata.nodes import BaseNode
 
+from torchzephon.curriculum.checks import check_choice
 from torchzephon.data.block import MISSING, Block, Column, as_block
 from torchzephon.data.ragged import Ragged
 from torchzephon.errors import DataError
@@ -78,10 +79,10 @@ class TextTokenizer(BaseNode[Block]):
         super().__init__()
         if not isinstance(source, BaseNode):
             raise TypeError(f"source must be a node, got {type(source).__name__}")
-        _one_of("special_tokens", special_tokens, SPECIAL_TOKENS)
-        _one_of("overflow", overflow, ("keep", "truncate", "split"))
-        _one_of("backend", backend, BACKENDS)
-        _one_of("on_error", on_error, ("raise", "skip"))
+        check_choice("special_tokens", special_tokens, SPECIAL_TOKENS)
+        check_choice("overflow", overflow, ("keep", "truncate", "split"))
+        check_choice("backend", backend, BACKENDS)
+        check_choice("on_error", on_error, ("raise", "skip"))
         if isinstance(keep, str):
             raise TypeError(f"keep must be a sequence of field names, got the string {keep!r}; write ({keep!r},)")
         if "input_ids" in keep:
@@ -214,11 +215,6 @@ class TextTokenizer(BaseNode[Block]):
                     have = ", ".join(repr(field) for field in block[row])
                     raise DataError(f"{block.locate(row)}: no field {name!r} to keep; the sample has {have}")
         return column
-
-
-def _one_of(argument: str, value: Any, allowed: Sequence[str]) -> None:
-    if value not in allowed:
-        raise ValueError(f"{argument} must be one of {', '.join(map(repr, allowed))}, got {value!r}")
 
 
 def _text_of(value: Any) -> tuple[str, str | None]:
