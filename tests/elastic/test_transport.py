@@ -7,13 +7,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.graphs import plain
 
-from torchzephon.elastic.transport import pack, unpack
+from torchzephon.elastic.transport import Receiver, Sender
 
 INT32 = torch.iinfo(torch.int32)
 
 
+def ends(**options):
+    received = torch.zeros(1, dtype=torch.int64)
+    return Sender(received), Receiver(received, **options)
+
+
 def trip(batches):
-    return unpack(pack(batches))
+    sender, receiver = ends()
+    return receiver.unpack(sender.pack(batches))
 
 
 def same(a, b):
@@ -37,16 +43,17 @@ def training_batch(seed=0, rows=2):
 
 def test_training_batches_are_one_int32_tensor():
     batches = [training_batch(seed) for seed in range(3)]
-    packed = pack(batches)
-    assert [(stack.tensor.dtype, tuple(stack.tensor.shape)) for stack in packed.stacks] == [(torch.int32, (3, 3, 2, 8))]
+    sender, receiver = ends()
+    packed = sender.pack(batches)
+    assert [(stack.sent, stack.shape) for stack in packed.stacks] == [(torch.int32, (3, 3, 2, 8))]
     assert not any(value is not None for batch in packed.plain for value in batch.values())
-    assert same(unpack(packed), batches)
+    assert same(receiver.unpack(packed), batches)
 
 
 @pytest.mark.parametrize("value", [INT32.min, INT32.max])
 def test_what_fits_is_sent_as_int32(value):
     batches = [{"x": torch.tensor([value])}]
-    assert pack(batches).stacks[0].tensor.dtype == torch.int32
+    assert ends()[0].pack(batches).stacks[0].sent == torch.int32
     assert same(trip(batches), batches)
 
 
@@ -105,9 +112,10 @@ def test_document_bounds_of_any_length_leave_the_other_tensors_together():
         {**training_batch(seed), "cu_seqlens": torch.arange(seed + 2, dtype=torch.int32), "max_seqlen": seed}
         for seed in range(3)
     ]
-    packed = pack(batches)
+    sender, receiver = ends()
+    packed = sender.pack(batches)
     assert [stack.names for stack in packed.stacks] == [["input_ids", "labels", "positions"]]
-    assert same(unpack(packed), batches)
+    assert same(receiver.unpack(packed), batches)
 
 
 @pytest.mark.parametrize(
@@ -134,12 +142,12 @@ def test_unusual_tensors_are_sent_whole(tensor):
 def test_what_arrives_is_not_shared_memory_and_may_be_written_to():
     batches = [training_batch(seed) for seed in range(2)]
     bounds = [{**batch, "cu": torch.arange(i + 2)} for i, batch in enumerate(batches)]
-    packed = pack(bounds)
-    for stack in packed.stacks:
-        stack.tensor.share_memory_()
+    sender, receiver = ends()
+    packed = sender.pack(bounds)
+    assert packed.memory.is_shared()
     for batch in packed.plain:
         batch["cu"].share_memory_()
-    out = unpack(packed)
+    out = receiver.unpack(packed)
     assert not any(tensor.is_shared() for batch in out for tensor in batch.values())
     out[0]["input_ids"].zero_()
     assert same(out[1:], bounds[1:])
@@ -162,3 +170,42 @@ def tensors(draw):
 @given(st.lists(st.dictionaries(NAMES, tensors() | st.integers() | st.none()), max_size=4))
 def test_random_batches(batches):
     assert same(trip(batches), batches)
+
+
+def test_narrow_tensors_are_widened_and_others_of_the_same_shape_are_not():
+    wide = [training_batch(seed) | {"segment": torch.ones(2, 8, dtype=torch.int32)} for seed in range(2)]
+    narrow = [{name: tensor.int() for name, tensor in batch.items()} for batch in wide]
+    sender, receiver = ends()
+    sender.begin(widened={"input_ids", "labels", "positions"})
+    assert same(receiver.unpack(sender.pack(narrow)), wide)
+    assert same(receiver.unpack(sender.pack(wide)), wide)  # where the values did not fit
+
+
+def test_memory_is_used_again_and_sent_once():
+    sender, receiver = ends()
+    packed = []
+    for seed in range(20):
+        packed.append(sender.pack([training_batch(seed)]))
+        assert same(receiver.unpack(packed[-1]), [training_batch(seed)])
+    assert {item.slot for item in packed} == {0, 1}
+    assert [item.memory is not None for item in packed] == [True, True] + [False] * 18
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.lists(st.tuples(st.sampled_from(["send", "receive", "restart"]), st.integers(1, 4)), max_size=40))
+def test_nothing_is_overwritten_before_it_was_received(steps):
+    received = torch.zeros(1, dtype=torch.int64)
+    sender, receiver = Sender(received), Receiver(received)
+    waiting = []
+    for seed, (step, rows) in enumerate(steps):
+        if step == "send":
+            waiting.append((seed, rows, sender.pack([training_batch(seed, rows)])))
+        elif step == "receive" and waiting:
+            sent, sent_rows, packed = waiting.pop(0)
+            assert same(receiver.unpack(packed), [training_batch(sent, sent_rows)])
+        elif step == "restart":  # persistent workers, and the parent has left the loop early
+            waiting.clear()
+            received.zero_()
+            sender.begin()
+    for sent, rows, packed in waiting:
+        assert same(receiver.unpack(packed), [training_batch(sent, rows)])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,6 +31,18 @@ class Work:
     def __getitem__(self, index: slice | NDArray[np.intp]) -> Work:
         return Work(self.dataset[index], self.epoch[index], self.shard[index], self.row[index])
 
+    def by_shard(self) -> Iterator[InShard]:
+        """The pointers of each shard by themselves."""
+        if not len(self):
+            return
+        keys = (self.dataset.astype(np.int64) << 32) | self.shard
+        if (keys == keys[0]).all():
+            yield InShard(int(self.dataset[0]), int(self.shard[0]), self.row, np.arange(len(keys)))
+            return
+        order = np.argsort(keys, kind="stable")
+        for at in np.split(order, np.flatnonzero(np.diff(keys[order])) + 1):
+            yield InShard(int(self.dataset[at[0]]), int(self.shard[at[0]]), self.row[at], at)
+
     @staticmethod
     def concatenate(parts: Sequence[Work]) -> Work:
         """Joins works, in order. ``parts`` must not be empty."""
@@ -40,3 +52,20 @@ class Work:
             np.concatenate([part.shard for part in parts]),
             np.concatenate([part.row for part in parts]),
         )
+
+
+@dataclass(frozen=True)
+class InShard:
+    """The pointers of a Work that lie in one shard.
+
+    Attributes:
+        dataset: index into the datasets.
+        shard: index into its shards.
+        rows: int64 ``[n]``.
+        at: intp ``[n]``, where they stand in the Work, ascending.
+    """
+
+    dataset: int
+    shard: int
+    rows: NDArray[np.int64]
+    at: NDArray[np.intp]

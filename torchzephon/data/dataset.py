@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import os
 import shlex
@@ -15,7 +16,7 @@ import orjson
 from numpy.typing import NDArray
 
 from torchzephon.data.block import Column
-from torchzephon.data.formats.base import Format, Shard
+from torchzephon.data.formats.base import DecodesParts, Format, Shard
 from torchzephon.data.formats.memory import MemoryFormat
 from torchzephon.data.formats.registry import format_of_files, format_of_name
 from torchzephon.data.pool import Pool
@@ -153,6 +154,16 @@ class Dataset:
         """About how many bytes each row takes in memory, int64 ``[n]``; arguments and errors as of :meth:`read`."""
         with self._naming_itself():
             return self.format.row_bytes(self.shards[shard], rows, self.columns, store, pool)
+
+    def is_decoded(self, shard: int, rows: NDArray[np.int64], store: Store, pool: Pool) -> bool:
+        """Whether :meth:`read` would find all that it needs in the pool, or need nothing from there."""
+        decoder = self._decoder
+        return decoder is None or decoder.is_decoded(self.shards[shard], rows, self.columns, store, pool)
+
+    @functools.cached_property
+    def _decoder(self) -> DecodesParts | None:
+        """The format, if it is one that decodes parts: to ask it so takes longer than what it answers then."""
+        return self.format if isinstance(self.format, DecodesParts) else None
 
     def locate(self, shard: int, row: int) -> str:
         """``"dataset 'web', /data/web/shard-003.jsonl, row 17"``, for messages. Rows count from 0."""

@@ -112,6 +112,20 @@ class Pool:
                 dropped.append(value)
         dropped.clear()
 
+    def __contains__(self, key: Hashable) -> bool:
+        """Whether the value is there, or on its way."""
+        shelf = self._shelf()
+        with shelf.lock:
+            return key in shelf.values or key in shelf.pending
+
+    def discard(self, key: Hashable) -> None:
+        """Lets a value go that nobody will ask for again soon; nothing happens if it is gone already."""
+        shelf = self._shelf()
+        with shelf.lock:
+            value, size = shelf.values.pop(key, (None, 0))
+            shelf.stats.bytes -= size
+        del value  # outside the lock: freeing may take long
+
     def _keep(self, shelf: _Shelf, key: Hashable, value: Any, size: int) -> None:
         self.make_room(size)
         with shelf.lock:

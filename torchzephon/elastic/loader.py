@@ -55,8 +55,8 @@ class ElasticDataLoader(Generic[T]):
         num_workers: worker processes; 0: batches are made in this process, by the threads of ``Lanes``. Each worker
             owns a contiguous run of this rank's lanes; workers beyond the number of lanes are not started.
         pin_memory: put batches that come from workers into page-locked memory. Needs CUDA.
-        **options: of ``StatefulDataLoader``: ``multiprocessing_context``, ``prefetch_factor`` (rounds),
-            ``persistent_workers``, ``timeout``, ``worker_init_fn``, ``generator``.
+        **options: of ``StatefulDataLoader``: ``multiprocessing_context``, ``prefetch_factor`` (rounds,
+            4 by default), ``persistent_workers``, ``timeout``, ``worker_init_fn``, ``generator``.
 
     Raises:
         TypeError: for another kind of node, or an option that makes no sense here.
@@ -79,7 +79,9 @@ class ElasticDataLoader(Generic[T]):
         self.lanes = lanes_or_rounds.source if isinstance(lanes_or_rounds, Rounds) else lanes_or_rounds
         self.num_workers = num_workers
         self._supply: WorkerSupply | None = None
-        if options.get("prefetch_factor") is not None:
+        if options.get("prefetch_factor") is None:
+            options.pop("prefetch_factor", None)
+        else:
             check_int("prefetch_factor", options["prefetch_factor"], at_least=1)
         if num_workers:
             refuse_processes(self.lanes.template)

@@ -10,9 +10,11 @@ from torchzephon.elastic.lane import Item, Lane
 from torchzephon.elastic.lane_state import LaneState
 from torchzephon.elastic.template import Root, dump_root, load_root, make_graph
 from torchzephon.errors import LaneError
+from torchzephon.nodes.graph import Narrowable
 
 _MOST_AHEAD = 128  # batches; a rank with thousands of lanes must not hold `prefetch` whole rounds of them
 _AWAY_S = 0.001  # a consumer that has not asked for so long is busy with something else
+_LONGEST_REST_S = 0.032  # of a thread whose consumer is never away: to wake up takes the interpreter from it
 _FULL_S = 0.005  # between looks for room
 
 
@@ -76,6 +78,15 @@ class Pump:
             self._threads.append(thread)
             thread.start()
 
+    def narrow(self) -> set[str]:
+        """Has batches made with int32 where they would have int64, for the trip from a worker.
+
+        Returns:
+            The keys of what is to be widened again.
+        """
+        roots = [lane.root for lane in self._lanes.values()]
+        return {name for root in roots if isinstance(root, Narrowable) for name in root.narrow()}
+
     def has(self, lane: int, index: int) -> bool:
         """See :class:`~torchzephon.elastic.supply.Supply`."""
         self._asked += 1
@@ -112,12 +123,16 @@ class Pump:
         self._threads.clear()
 
     def _run_ahead(self, lanes: Sequence[Lane]) -> None:
-        asked = -1
-        while live := [lane for lane in lanes if lane.is_live]:
-            if self._making or self._asked != asked:
-                asked = self._asked
+        seen, rest = -1, 0.0
+        while not self._stopping and (live := [lane for lane in lanes if lane.is_live]):
+            if self._making or self._asked != seen:
+                self._pause(rest)
+                rest = min(2 * rest + _AWAY_S, _LONGEST_REST_S)
+                seen = self._asked
                 self._pause(_AWAY_S)
-            elif (lane := self._next(live)) is None:
+                continue
+            rest = 0.0
+            if (lane := self._next(live)) is None:
                 self._pause(_FULL_S)
             elif lane.lock.acquire(blocking=False):  # else the consumer is back
                 try:
@@ -127,8 +142,6 @@ class Pump:
                     lane.error = LaneError(f"lane {lane.index}: its thread was stopped by {cause}")
                 finally:
                     lane.lock.release()
-            if self._stopping:
-                return
 
     def _next(self, live: Sequence[Lane]) -> Lane | None:
         """The lane whose next batch is wanted first, unless that lies too far ahead."""

@@ -1,12 +1,14 @@
-"""How batches travel from a worker process: as few and as small tensors as possible.
+"""How batches travel from a worker process: through memory that both processes map, used again and again.
 
-What costs between processes is the number of tensors and their bytes, so tensors of one shape are stacked, and int64
-values that fit are sent as int32.
+What costs between processes is the number of tensors, their bytes, and most of all memory that is touched for the
+first time. So tensors of one shape are stacked, int64 values that fit are sent as int32, and a worker writes into few
+pieces of shared memory in turn, each as soon as the parent has copied what was in it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,21 +16,35 @@ import numpy as np
 import torch
 
 _INT32 = torch.iinfo(torch.int32)
+_ALIGNMENT = 64
 
 
 @dataclass
 class Stack:
-    """Several tensors of equal shape in one: ``tensor[name, batch]``.
+    """Several tensors of equal shape in one: ``[len(names), batches, ...]``.
 
     Attributes:
         names: keys of the batches, in order of the first dimension.
-        tensor: ``[len(names), batches, ...]``.
-        widen: whether the values are int64, sent as int32.
+        shape: of the stack.
+        dtype: of the tensors.
+        sent: the dtype that they are sent as.
+        offset: where the stack begins in the shared memory, bytes.
     """
 
     names: list[str]
-    tensor: torch.Tensor
-    widen: bool
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    sent: torch.dtype
+    offset: int
+
+    @property
+    def end(self) -> int:
+        """Where it ends, bytes."""
+        return self.offset + int(np.prod(self.shape)) * self.sent.itemsize
+
+    def view(self, memory: torch.Tensor) -> torch.Tensor:
+        """The stack in the shared memory."""
+        return memory[self.offset : self.end].view(self.sent).view(self.shape)
 
 
 @dataclass
@@ -36,65 +52,136 @@ class Packed:
     """Batches on their way.
 
     Attributes:
+        slot: which piece of the worker's shared memory has their stacked tensors; None: there are none.
+        memory: that piece, uint8 ``[n]``, where the parent does not know it yet.
         stacks: the tensors that all batches have under the same key, of the same shape and dtype.
         plain: the batches as they are, but for None in the places of those tensors.
     """
 
+    slot: int | None
+    memory: torch.Tensor | None
     stacks: list[Stack]
     plain: list[Any]
 
 
-def pack(batches: Sequence[Any]) -> Packed:
-    """Prepares batches for the trip."""
-    groups = _group_names(batches)
-    stacked = {name for names in groups for name in names}
-    plain = list(batches)
-    if stacked:
-        plain = [{name: None if name in stacked else value for name, value in batch.items()} for batch in batches]
-    return Packed([_stack(names, batches) for names in groups], plain)
-
-
-def unpack(packed: Packed, *, pin_memory: bool = False) -> list[Any]:
-    """The batches as they were.
+class Sender:
+    """A worker's end.
 
     Args:
-        packed: from :func:`pack`.
+        received: int64 ``[1]``, shared: how many items the parent has unpacked.
+    """
+
+    def __init__(self, received: torch.Tensor) -> None:
+        self._received = received
+        self._memory: list[torch.Tensor] = []  # of each slot
+        self._free: list[int] = []  # slots
+        self._sent = 0
+        self._in_use: deque[tuple[int, int]] = deque()  # number of the item, its slot
+        self._known: set[int] = set()  # slots that the parent has
+        self._widened: Collection[str] = ()
+
+    def begin(self, widened: Collection[str] = ()) -> None:
+        """Begins to count anew: the parent has forgotten all that was sent.
+
+        Args:
+            widened: keys of int32 tensors that the parent is to widen to int64.
+        """
+        self._widened = widened
+        self._sent = 0
+        self._free = list(range(len(self._memory)))
+        self._in_use.clear()
+        self._known.clear()
+
+    def pack(self, batches: Sequence[Any]) -> Packed:
+        """Prepares batches for the trip."""
+        self._sent += 1
+        groups = _group_names(batches, self._widened)
+        if not groups:
+            return Packed(None, None, [], list(batches))
+        stacked = {name for names in groups for name in names}
+        plain = [{name: None if name in stacked else value for name, value in batch.items()} for batch in batches]
+        stacks: list[Stack] = []
+        for names in groups:
+            offset = -(-stacks[-1].end // _ALIGNMENT) * _ALIGNMENT if stacks else 0
+            stacks.append(_plan(names, batches, offset, is_widened=names[0] in self._widened))
+        slot = self._free_slot(stacks[-1].end)
+        for stack in stacks:
+            for place, batch in zip(stack.view(self._memory[slot]).unbind(1), batches, strict=True):
+                for out, name in zip(place, stack.names, strict=True):
+                    out.copy_(batch[name])
+        memory = None if slot in self._known else self._memory[slot]
+        self._known.add(slot)
+        return Packed(slot, memory, stacks, plain)
+
+    def _free_slot(self, size: int) -> int:
+        """A slot that the parent has no use for any more, and now has at least ``size`` bytes."""
+        # What the parent has received last it may still be reading, if the processors reorder what they write.
+        if self._in_use and self._in_use[0][0] < int(self._received):
+            self._free.append(self._in_use.popleft()[1])
+        if not self._free:
+            self._free.append(len(self._memory))
+            self._memory.append(torch.empty(0, dtype=torch.uint8))
+        slot = self._free.pop()
+        self._in_use.append((self._sent, slot))
+        if len(self._memory[slot]) < size:
+            self._memory[slot] = torch.empty(size, dtype=torch.uint8).share_memory_()
+            self._known.discard(slot)
+        return slot
+
+
+class Receiver:
+    """The parent's end, of one worker.
+
+    Args:
+        received: see :class:`Sender`.
         pin_memory: put the tensors into page-locked memory.
     """
-    batches = [_detach(batch, pin_memory) for batch in packed.plain]
-    for stack in packed.stacks:
-        dtype = torch.int64 if stack.widen else stack.tensor.dtype
-        values = torch.empty(stack.tensor.shape, dtype=dtype, pin_memory=pin_memory)
-        if stack.widen:  # torch would use a thread a core, which take them from the workers, spinning between copies
-            np.copyto(values.numpy(), stack.tensor.numpy())
-        else:
-            values.copy_(stack.tensor)
-        for name, rows in zip(stack.names, values.unbind(0), strict=True):
-            for batch, row in zip(batches, rows.unbind(0), strict=True):
-                batch[name] = row
-    return batches
+
+    def __init__(self, received: torch.Tensor, *, pin_memory: bool = False) -> None:
+        self._received = received
+        self._pin_memory = pin_memory
+        self._memory: dict[int, torch.Tensor] = {}
+
+    def unpack(self, packed: Packed) -> list[Any]:
+        """The batches as they were, in memory of this process."""
+        batches = [_detach(batch, self._pin_memory) for batch in packed.plain]
+        if packed.slot is not None:
+            if packed.memory is not None:
+                self._memory[packed.slot] = packed.memory
+            for stack in packed.stacks:
+                self._copy(stack, self._memory[packed.slot], batches)
+        self._received += 1
+        return batches
+
+    def _copy(self, stack: Stack, memory: torch.Tensor, batches: Sequence[dict[str, Any]]) -> None:
+        for batch, sent in zip(batches, stack.view(memory).unbind(1), strict=True):
+            tensors = torch.empty(sent.shape, dtype=stack.dtype, pin_memory=self._pin_memory)
+            if stack.sent == stack.dtype:
+                tensors.copy_(sent)
+            else:  # torch would use a thread a core, which take them from the workers, spinning between copies
+                np.copyto(tensors.numpy(), sent.numpy())
+            batch.update(zip(stack.names, tensors.unbind(0), strict=True))
 
 
-def _group_names(batches: Sequence[Any]) -> list[list[str]]:
-    """The keys under which all batches have alike tensors, grouped by shape and dtype."""
+def _group_names(batches: Sequence[Any], widened: Collection[str]) -> list[list[str]]:
+    """The keys under which all batches have alike tensors, grouped by shape, dtype and whether they are widened."""
     if not all(type(batch) is dict for batch in batches):
         return []
     groups: dict[Any, list[str]] = {}
     for name, first in batches[0].items() if batches else ():
         values = [batch.get(name) for batch in batches]
         if all(_is_plain(value) and (value.shape, value.dtype) == (first.shape, first.dtype) for value in values):
-            groups.setdefault((first.shape, first.dtype), []).append(name)
+            groups.setdefault((first.shape, first.dtype, name in widened), []).append(name)
     return list(groups.values())
 
 
-def _stack(names: list[str], batches: Sequence[Any]) -> Stack:
-    tensors = [batch[name] for name in names for batch in batches]
-    first = tensors[0]
-    widen = first.dtype == torch.int64 and all(map(_fits, tensors))
-    out = torch.empty((len(tensors), *first.shape), dtype=torch.int32 if widen else first.dtype)
-    for place, tensor in enumerate(tensors):
-        out[place] = tensor
-    return Stack(names, out.view(len(names), len(batches), *first.shape), widen)
+def _plan(names: list[str], batches: Sequence[Any], offset: int, *, is_widened: bool) -> Stack:
+    first = batches[0][names[0]]
+    shape = (len(names), len(batches), *first.shape)
+    if first.dtype == torch.int32 and is_widened:
+        return Stack(names, shape, torch.int64, torch.int32, offset)
+    fits = first.dtype == torch.int64 and all(_fits(batch[name]) for name in names for batch in batches)
+    return Stack(names, shape, first.dtype, torch.int32 if fits else first.dtype, offset)
 
 
 def _is_plain(value: Any) -> bool:

@@ -16,8 +16,11 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 from torchzephon.elastic.lane import Item
 from torchzephon.elastic.lane_state import LaneState
 from torchzephon.elastic.pump import Pump
-from torchzephon.elastic.transport import Packed, pack, unpack
+from torchzephon.elastic.transport import Packed, Receiver, Sender
 from torchzephon.errors import LaneError, StateError, WorkerError
+
+
+_PREFETCH = 4  # rounds: with torch's 2, workers wait for a parent that is late for a moment
 
 
 @dataclass
@@ -25,12 +28,14 @@ class Share:
     """A worker's share of one round, the item of the StatefulDataLoader.
 
     Attributes:
+        worker: which worker.
         lanes: the lanes that have a batch in this round.
         states: each one's state after it.
         batches: the batches.
         dry: lanes of the worker that came to their end.
     """
 
+    worker: int
     lanes: list[int]
     states: list[str]
     batches: Packed
@@ -43,10 +48,16 @@ class WorkerLanes(IterableDataset[Share]):
     Args:
         pump: makes the batches; pickled or inherited before it was started.
         states: where the rank's lanes stand when the workers start.
+        num_workers: how many will run it.
+
+    Attributes:
+        received: int64 ``[num_workers, 1]``, shared: items of each worker that the parent has unpacked.
     """
 
-    def __init__(self, pump: Pump, states: Mapping[int, LaneState]) -> None:
+    def __init__(self, pump: Pump, states: Mapping[int, LaneState], num_workers: int) -> None:
         super().__init__()
+        self.received = torch.zeros(num_workers, 1, dtype=torch.int64).share_memory_()
+        self._sender: Sender | None = None
         self._pump = pump
         self._states = dict(states)
         # The loaded state is for the first iteration only; a persistent worker takes later cycles from here.
@@ -59,8 +70,12 @@ class WorkerLanes(IterableDataset[Share]):
         mine = _lanes_of(worker.id, worker.num_workers, owned)
         cycle = int(self.next_cycle)
         states = {lane: self._states[lane] if cycle < 0 else LaneState(cycle=cycle) for lane in mine}
+        if self._sender is None:
+            self._sender = Sender(self.received[worker.id])
+        sender = self._sender
         pump = self._pump
         pump.start(states)
+        sender.begin(widened=pump.narrow())
         given = {lane: state.given for lane, state in states.items()}
         waiting = set(mine)
         while waiting:
@@ -72,7 +87,8 @@ class WorkerLanes(IterableDataset[Share]):
             items = [pump.take(lane) for lane in lanes]
             for lane in lanes:
                 given[lane] += 1
-            yield Share(lanes, [item.state for item in items], pack([item.value for item in items]), dry)
+            packed = sender.pack([item.value for item in items])
+            yield Share(worker.id, lanes, [item.state for item in items], packed, dry)
 
 
 class WorkerSupply:
@@ -89,7 +105,7 @@ class WorkerSupply:
         self._pump = pump
         self._num_workers = num_workers
         self._pin_memory = pin_memory
-        self._options = dict(options)
+        self._options = {"prefetch_factor": _PREFETCH, **options}
         self._loader: StatefulDataLoader[Share] | None = None
         self._iterator: Any = None  # of the loader; it has the processes
 
@@ -101,11 +117,14 @@ class WorkerSupply:
             dataset = self._loader.dataset
             assert isinstance(dataset, WorkerLanes)
             dataset.next_cycle.fill_(cycles.pop())
+            dataset.received.zero_()
         else:
             self.shut_down()
+            dataset = WorkerLanes(self._pump, states, self._num_workers)
             self._loader = StatefulDataLoader(
-                WorkerLanes(self._pump, states), batch_size=None, num_workers=self._num_workers, **self._options
+                dataset, batch_size=None, num_workers=self._num_workers, **self._options
             )
+            self._receivers = [Receiver(received, pin_memory=self._pin_memory) for received in dataset.received]
         self._queues: dict[int, deque[Item]] = {lane: deque() for lane in states}
         self._made = {lane: state.given for lane, state in states.items()}
         self._dry = {lane for lane, state in states.items() if state.dry}
@@ -152,7 +171,7 @@ class WorkerSupply:
         except Exception as error:
             self._give_up(error)
         self._dry.update(share.dry)
-        batches = unpack(share.batches, pin_memory=self._pin_memory)
+        batches = self._receivers[share.worker].unpack(share.batches)
         for lane, state, batch in zip(share.lanes, share.states, batches, strict=True):
             self._queues[lane].append(Item(batch, state))
             self._made[lane] += 1

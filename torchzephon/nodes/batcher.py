@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,10 +18,14 @@ from torchzephon.nodes.boundaries import continued, document_bounds
 from torchzephon.nodes.graph import Estimate, find_blank, walk
 
 
+_TENSORS = ("input_ids", "labels", "positions")
+_INT32 = torch.iinfo(torch.int32)
+
+
 class TrainingBatcher(BaseNode[dict[str, Any]]):
     """Stacks packed sequences into batches for a causal language model.
 
-    Yields dicts of new tensors (none is a view of another batch), each int64 ``[batch_size, seq_len]``:
+    Yields dicts of new tensors (those of a batch share one piece of memory, no two batches do), each contiguous int64 ``[batch_size, seq_len]``:
 
     - ``input_ids``;
     - ``labels``, the token after each input; ``ignore_index`` where there is none to learn: in and before padding,
@@ -77,6 +81,7 @@ class TrainingBatcher(BaseNode[dict[str, Any]]):
         self.cu_seqlens = cu_seqlens
         self.mask_document_starts = mask_document_starts
         self.ignore_index = ignore_index
+        self._dtype = torch.int64
 
     def reset(self, initial_state: dict[str, Any] | None = None) -> None:
         """Resets the source."""
@@ -116,6 +121,12 @@ class TrainingBatcher(BaseNode[dict[str, Any]]):
             )
         return self._batch([blank()] * self.batch_size)
 
+    def narrow(self) -> Collection[str]:
+        """Yields int32 tensors from now on, where all values fit: see :class:`~torchzephon.nodes.graph.Narrowable`."""
+        if _INT32.min <= self.ignore_index <= _INT32.max:
+            self._dtype = torch.int32
+        return _TENSORS
+
     def describe(self) -> dict[str, Any]:
         """All arguments: each changes the batches."""
         return {
@@ -133,8 +144,10 @@ class TrainingBatcher(BaseNode[dict[str, Any]]):
     def _batch(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         length = len(rows[0]["input_ids"])
         seq_len = length - self._extra_token
-        batch: dict[str, Any] = {name: _empty(rows, seq_len) for name in ("input_ids", "labels", "positions")}
-        ids, labels, positions = (tensor.numpy() for tensor in batch.values())
+        dtype = self._dtype if all(_is_narrow(row) for row in rows) else torch.int64
+        tensors = torch.empty((3, len(rows), seq_len), dtype=dtype)  # in one piece, for allocating takes its time
+        batch: dict[str, Any] = dict(zip(_TENSORS, tensors.unbind(0), strict=True))
+        ids, labels, positions = tensors.numpy()
         _stack(rows, "input_ids", length, 0, ids)
         if seq_len < length:
             _stack(rows, "input_ids", length, 1, labels)
@@ -178,9 +191,9 @@ class TrainingBatcher(BaseNode[dict[str, Any]]):
         return {**zeros, "positions": np.arange(len(row["input_ids"])), "num_tokens": 0}
 
 
-def _empty(rows: Sequence[Any], width: int) -> torch.Tensor:
-    """int64 ``[rows, width]`` in memory of torch's own: to free numpy's, the consumer would need the GIL once more."""
-    return torch.empty((len(rows), width), dtype=torch.int64)
+def _is_narrow(row: Mapping[str, Any]) -> bool:
+    """Whether a sequence has nothing that int32 does not hold."""
+    return all(row[name].dtype == np.int32 for name in ("input_ids", "positions") if name in row)
 
 
 def _stack(

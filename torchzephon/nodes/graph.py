@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Collection, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -61,6 +61,19 @@ class Summarized(Protocol):
 
     def summary(self) -> str:
         """A few words, such as ``"encoder fastokens 0.3.5"``."""
+        ...
+
+
+@runtime_checkable
+class Narrowable(Protocol):
+    """A node that can yield int32 tensors in the place of int64 ones: half the bytes, for the way between processes."""
+
+    def narrow(self) -> Collection[str]:
+        """Yields int32 from now on, where the values fit. Who takes the items widens them again.
+
+        Returns:
+            Keys of the items' tensors that are int64 otherwise. Their values always are, as far as they fit.
+        """
         ...
 
 

@@ -108,7 +108,7 @@ class MixtureWorkSource(WorkSource):
         )
         self.total = self.curriculum.total
         self.is_finite = self.total is not None
-        self._ahead: _Ahead | None = None
+        self._held: list[_Held] = []
 
     @property
     def deal(self) -> Deal:
@@ -118,12 +118,14 @@ class MixtureWorkSource(WorkSource):
     def pointers(self, lane: int, num_lanes: int, cycle: int, start: int, stop: int) -> Work:
         """The samples ``[start, stop)`` of a lane; more are computed at once and held, which is much cheaper."""
         place = lane, num_lanes, cycle
-        ahead = self._ahead
-        if ahead is None or ahead.place != place or not ahead.start <= start <= stop <= ahead.start + len(ahead.work):
-            deal = self.curriculum.deal(num_lanes, self._chunk_size, cycle)
-            count = max(stop - start, min(_POINTERS_AT_ONCE, _POINTERS_HELD // num_lanes))
-            ahead = self._ahead = _Ahead(place, start, self.curriculum.work(deal, lane, start, start + count))
-        return ahead.work[start - ahead.start : stop - ahead.start]
+        for held in self._held:
+            if held.place == place and held.start <= start <= stop <= held.start + len(held.work):
+                return held.work[start - held.start : stop - held.start]
+        deal = self.curriculum.deal(num_lanes, self._chunk_size, cycle)
+        count = max(stop - start, min(_POINTERS_AT_ONCE, _POINTERS_HELD // num_lanes))
+        held = _Held(place, start, self.curriculum.work(deal, lane, start, start + count))
+        self._held = [held, *self._held[:1]]  # where the lane is, and where its reader looks ahead
+        return held.work[: stop - start]
 
     def reset(self, initial_state: dict[str, Any] | None = None) -> None:
         """Goes to the beginning of the cycle, or to the cycle and position of a state.
@@ -186,8 +188,8 @@ class MixtureWorkSource(WorkSource):
         return ", ".join([*each, planned])
 
 
-class _Ahead(NamedTuple):
-    """Pointers of a lane that were computed before they were asked for."""
+class _Held(NamedTuple):
+    """Pointers of a lane that were computed together."""
 
     place: tuple[int, int, int]
     start: int

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,12 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 from torchdata.nodes import BaseNode
 
-from torchzephon.curriculum.work import Work
+from torchzephon.curriculum.work import InShard, Work
 from torchzephon.data.block import Block, Column
 from torchzephon.data.join import join_columns
 from torchzephon.data.pool import pool_of_process
 from torchzephon.data.sizes import parse_bytes
 from torchzephon.errors import DataError, StateError
+from torchzephon.nodes.decode_ahead import decode_ahead
 from torchzephon.nodes.graph import Estimate, check_state, walk
 from torchzephon.nodes.work_source import WorkSource
 from torchzephon.nodes.working_set import WorkingSet, working_set_of
@@ -145,6 +146,8 @@ class Reader(BaseNode[Block]):
             if self._ahead < len(work):
                 self._anchor, self._work, self._sizes = anchor, work, None
                 self._at, self._ahead = self._ahead, 0
+                if self._working_set.decodes_ahead:
+                    decode_ahead(self._leaf, self._stores, self._pool)
                 return work
             self._ahead -= len(work)
 
@@ -158,7 +161,7 @@ class Reader(BaseNode[Block]):
         if self._sizes is None:
             sizes = np.zeros(len(work), np.int64)
             reads = []
-            for group in _groups(work):
+            for group in work.by_shard():
                 sizes[group.at] = self._row_bytes(group)
                 if sizes.sum() <= limit or len(work) == 1:
                     reads.append(self._read(group))  # at once: when the pool is small, it may be gone later
@@ -167,9 +170,9 @@ class Reader(BaseNode[Block]):
             self._sizes = np.append(np.zeros(self._at, np.int64), sizes)
         count = max(1, int(np.searchsorted(np.cumsum(self._sizes[self._at :]), limit, "right")))
         work = work[:count]
-        return self._assemble(work, [self._read(group) for group in _groups(work)]), count
+        return self._assemble(work, [self._read(group) for group in work.by_shard()]), count
 
-    def _row_bytes(self, group: _Group) -> NDArray[np.int64]:
+    def _row_bytes(self, group: InShard) -> NDArray[np.int64]:
         dataset, store = self._leaf.datasets[group.dataset], self._stores[group.dataset]
         sizes = np.zeros(len(group.rows), np.int64)
         kept = np.arange(len(group.rows))
@@ -183,7 +186,7 @@ class Reader(BaseNode[Block]):
                 kept = np.delete(kept, error.row)
         return sizes
 
-    def _read(self, group: _Group) -> _Read:
+    def _read(self, group: InShard) -> _Read:
         dataset, store = self._leaf.datasets[group.dataset], self._stores[group.dataset]
         kept = np.arange(len(group.rows))
         errors: list[str] = []
@@ -222,23 +225,6 @@ class Reader(BaseNode[Block]):
 
 
 @dataclass(frozen=True)
-class _Group:
-    """The pointers of a work that lie in one shard.
-
-    Attributes:
-        dataset: index into the datasets.
-        shard: index into its shards.
-        rows: int64 ``[n]``.
-        at: intp ``[n]``, where they stand in the work, ascending.
-    """
-
-    dataset: int
-    shard: int
-    rows: NDArray[np.int64]
-    at: NDArray[np.intp]
-
-
-@dataclass(frozen=True)
 class _Read:
     """The samples of a group.
 
@@ -251,16 +237,6 @@ class _Read:
     columns: Mapping[str, Column]
     at: NDArray[np.intp]
     errors: list[str]
-
-
-def _groups(work: Work) -> Iterator[_Group]:
-    keys = (work.dataset.astype(np.int64) << 32) | work.shard
-    if (keys == keys[0]).all():
-        yield _Group(int(work.dataset[0]), int(work.shard[0]), work.row, np.arange(len(keys)))
-        return
-    order = np.argsort(keys, kind="stable")
-    for at in np.split(order, np.flatnonzero(np.diff(keys[order])) + 1):
-        yield _Group(int(work.dataset[at[0]]), int(work.shard[at[0]]), work.row[at], at)
 
 
 def _work_source(source: Any) -> WorkSource:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Sequence
-from typing import Any, Literal
+from functools import partial
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from torchdata.nodes import BaseNode
 
 from torchzephon.curriculum.checks import check_choice
+from torchzephon.data.background import Task
 from torchzephon.data.block import MISSING, Block, Column, as_block
 from torchzephon.data.ragged import Ragged
 from torchzephon.errors import DataError
@@ -103,6 +105,8 @@ class TextTokenizer(BaseNode[Block]):
         self.overflow = overflow
         self.on_error = on_error
         self.skipped = 0
+        self._ahead: _Ahead | None = None
+        self._is_first = True
         content = load_content(tokenizer, special_tokens)
         self.encoder = SharedEncoder(content, backend=backend, allow_special=allow_special)
         prefix, self._suffix = self.encoder.frame_lengths() if overflow == "truncate" else (0, 0)
@@ -114,26 +118,30 @@ class TextTokenizer(BaseNode[Block]):
     def reset(self, initial_state: dict[str, Any] | None = None) -> None:
         """Resets the source; the encoder has no state."""
         super().reset(initial_state)
+        self._ahead = None
+        self._is_first = True
         self.skipped = 0 if initial_state is None else initial_state.get(self.SKIPPED_KEY, 0)
         self.source.reset(None if initial_state is None else initial_state[self.SOURCE_KEY])
 
     def next(self) -> Block:
         """The next block of which any sample can be used."""
         while True:
-            block = as_block(next(self.source))
-            if not isinstance(block.columns.get(self.field), list):
-                block = self._usable(block)
+            block, task = self._pull()
             try:
-                ids = self._encode(block)
+                ids = self._encode(block) if task is None else task.result()
             except (TypeError, UnicodeEncodeError):  # to look at every text first takes up to a quarter of the time
                 block = self._usable(block)
                 ids = self._encode(block)
+            if not self._is_first:
+                self._look_ahead()
+            self._is_first = False
             if len(block):
                 return self._block(block, ids)
 
     def get_state(self) -> dict[str, Any]:
         """The source's state, and the count of skipped samples when there are any."""
-        state: dict[str, Any] = {self.SOURCE_KEY: self.source.state_dict()}
+        source = self.source.state_dict() if self._ahead is None else self._ahead.state
+        state: dict[str, Any] = {self.SOURCE_KEY: source}
         if self.skipped:
             state[self.SKIPPED_KEY] = self.skipped
         return state
@@ -161,6 +169,26 @@ class TextTokenizer(BaseNode[Block]):
     def summary(self) -> str:
         """The encoder, for the log line of the first iteration."""
         return f"encoder {self.encoder.name}"
+
+    def _pull(self) -> tuple[Block, Task[Ragged] | None]:
+        """The next block, and the task that encodes it if that was begun ahead of time."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None:
+            if isinstance(ahead.block, Exception):
+                raise ahead.block
+            return ahead.block, ahead.task
+        block = as_block(next(self.source))
+        return block if isinstance(block.columns.get(self.field), list) else self._usable(block), None
+
+    def _look_ahead(self) -> None:
+        """Pulls a block and lets it be encoded while the one before is packed and trained on."""
+        state = self.source.state_dict()
+        try:
+            block = as_block(next(self.source))
+        except Exception as error:
+            self._ahead = _Ahead(state, error, None)
+            return
+        self._ahead = _Ahead(state, block, Task(partial(self._encode, block), "encoder"))
 
     def _encode(self, block: Block) -> Ragged:
         """The ids of a block's texts."""
@@ -215,6 +243,20 @@ class TextTokenizer(BaseNode[Block]):
                     have = ", ".join(repr(field) for field in block[row])
                     raise DataError(f"{block.locate(row)}: no field {name!r} to keep; the sample has {have}")
         return column
+
+
+class _Ahead(NamedTuple):
+    """A block that was pulled before it was asked for.
+
+    Attributes:
+        state: the source's, before.
+        block: or the error, which is to be raised when the block is asked for.
+        task: encodes it.
+    """
+
+    state: dict[str, Any]
+    block: Block | Exception
+    task: Task[Ragged] | None
 
 
 def _text_of(value: Any) -> tuple[str, str | None]:

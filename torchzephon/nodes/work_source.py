@@ -98,6 +98,11 @@ class WorkSource(BaseNode[Work]):
         """Most pointers in a Work. Very many lanes share what they hold at once."""
         return self._block_size or max(16, min(256, 16384 // (self.num_lanes or 1)))
 
+    def upcoming(self) -> Work:
+        """What :meth:`next` will give, without going there; empty at the end."""
+        start, stop = self.position, self.position + self.block_size
+        return self.pointers(self.lane or 0, self.num_lanes or 1, self.cycle, start, stop)
+
     def bind_lane(self, lane: int, num_lanes: int) -> None:
         """Makes this source that of one lane; called once for each lane, before it is iterated.
 
@@ -139,8 +144,7 @@ class WorkSource(BaseNode[Work]):
 
     def next(self) -> Work:
         """The next pointers, 1 to ``block_size``."""
-        lane, num_lanes = self.lane or 0, self.num_lanes or 1
-        work = self.pointers(lane, num_lanes, self.cycle, self.position, self.position + self.block_size)
+        work = self.upcoming()
         if not len(work):
             raise StopIteration
         self.position += len(work)

@@ -24,12 +24,16 @@ class WorkingSet:
 
     Args:
         memory_bytes: the pool's bound.
+
+    Attributes:
+        decodes_ahead: whether lanes hold decoded parts, and there is room for the next ones besides.
     """
 
     def __init__(self, memory_bytes: int) -> None:
         self._memory_bytes = memory_bytes
         self._lanes: set[int] = set()
         self._checked = False
+        self.decodes_ahead = False
 
     def join(self, lane: int) -> None:
         """Says that this process reads a lane."""
@@ -46,6 +50,7 @@ class WorkingSet:
         shards = _first_shards(source, sorted(self._lanes))
         sizes = [_decoded_bytes(source, stores, pool, dataset, which) for dataset, which in shards.items()]
         total = sum(sizes)
+        self.decodes_ahead = 0 < 2 * total <= self._memory_bytes
         if total > self._memory_bytes:
             logger.warning(
                 "%d lanes read from %d shards at once, about %s decoded, but Reader(memory=...) is %s: row groups will "

@@ -13,7 +13,7 @@ from torchzephon.data.ragged import Ragged
 from torchzephon.text.content import Content
 from torchzephon.text.encoder import Encoder
 from torchzephon.text.gate import gate
-from torchzephon.text.threads import thread_limit
+from torchzephon.text.threads import encoder_threads, thread_limit
 
 # A word that may end in a contraction of any case, (?i:'s|...)?, as in the patterns of the o200k family: after a letter
 # beyond ASCII the reference takes the long s for an s there, and fastokens 0.3.5 does not. It is the one difference
@@ -45,7 +45,8 @@ class FastokensEncoder:
         self._reference = reference
         self._has_apart = _CONTRACTION_AT_END.search(content.json) is not None
         self._tokenizer: Any = Tokenizer.from_json_str(content.json)
-        with gate, thread_limit("FASTOKENS_BPE_THREADS"):
+        threads = encoder_threads() - 1  # one core is for the consumer, who reads and packs meanwhile
+        with gate, thread_limit("FASTOKENS_BPE_THREADS", threads):
             self._tokenizer.encode("a")  # the first one in a process makes the pool
 
     def encode(self, texts: list[str]) -> Ragged:

@@ -10,7 +10,7 @@ import numpy as np
 from torchzephon.data.ragged import Ragged
 from torchzephon.text.content import Content
 from torchzephon.text.gate import gate
-from torchzephon.text.threads import thread_limit
+from torchzephon.text.threads import encoder_threads, thread_limit
 
 
 class TokenizersEncoder:
@@ -43,7 +43,7 @@ class TokenizersEncoder:
         check_texts(texts)
         with gate:
             if not gate.rayon:
-                with thread_limit("RAYON_NUM_THREADS"):
+                with thread_limit("RAYON_NUM_THREADS", encoder_threads()):
                     self._tokenizer.encode_batch_fast(["a", "b"])  # the first one in a process makes the pool
                 gate.rayon = True
             encodings = self._tokenizer.encode_batch_fast(texts)

@@ -28,8 +28,8 @@ _setting = threading.Lock()
 
 
 @contextmanager
-def thread_limit(variable: str) -> Iterator[None]:
-    """Sets an environment variable to :func:`encoder_threads` while a library makes its pool, which it does once.
+def thread_limit(variable: str, threads: int) -> Iterator[None]:
+    """Sets an environment variable to a number of threads, at least 1, while a library makes its pool, which it does once.
 
     A value that the user has set stays. Afterwards the variable is gone again, so that it does not reach
     subprocesses, which may have another share of the cores.
@@ -38,7 +38,7 @@ def thread_limit(variable: str) -> Iterator[None]:
         if variable in os.environ:
             yield
             return
-        os.environ[variable] = str(encoder_threads())
+        os.environ[variable] = str(max(1, threads))
         try:
             yield
         finally:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import mmap
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -12,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchzephon.data.block import Column
+from torchzephon.data.formats.mappings import lease
 from torchzephon.data.ragged import Ragged
 
 if TYPE_CHECKING:
@@ -149,11 +148,13 @@ class Unit:
         columns: name -> column.
         row_bytes: int64 ``[n]``, about how many bytes each row takes.
         nbytes: bytes that the unit holds, without what the batches do.
+        unread: rows that were not read yet, as long as none is read twice.
     """
 
     def __init__(self, batches: Sequence[pa.RecordBatch]) -> None:
         self.columns: dict[str, Decoded] = {}
-        self.row_bytes = np.zeros(sum(batch.num_rows for batch in batches), np.int64)
+        self.unread = sum(batch.num_rows for batch in batches)
+        self.row_bytes = np.zeros(self.unread, np.int64)
         for index, name in enumerate(batches[0].schema.names):
             arrays = [batch.column(index) for batch in batches]
             column = self.columns[name] = _decode(arrays)
@@ -187,14 +188,9 @@ def compact(batch: pa.RecordBatch, columns: Mapping[str, tuple[str, ...]]) -> tu
 
     counter = pa.MockOutputStream()
     write(counter)
-    private = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
-    mapping = mmap.mmap(-1, counter.size(), **private)
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        with contextlib.suppress(OSError):  # a kernel without them
-            mapping.madvise(mmap.MADV_HUGEPAGE)  # else touching it for the first time takes longer than decoding
-    memory = pa.py_buffer(mapping)
+    memory, kept = lease(counter.size())
     write(pa.FixedSizeBufferWriter(memory))
-    return pa.ipc.open_stream(memory).read_next_batch(), memory.size
+    return pa.ipc.open_stream(kept).read_next_batch(), kept.size
 
 
 def _follow(batch: pa.RecordBatch, path: tuple[str, ...]) -> pa.Array:
@@ -236,9 +232,15 @@ def _decode(arrays: Sequence[pa.Array]) -> Decoded:
     numbers = pa.types.is_integer(of) or pa.types.is_floating(of) or pa.types.is_boolean(of)
     if not numbers or any(array.flatten().null_count for array in arrays):
         return Objects(arrays)
-    # Nulls are only within null lists now: of a fixed size, they take room.
-    values = [array.values.fill_null(False if pa.types.is_boolean(of) else 0) for array in arrays]
-    return Lists([part.to_numpy(zero_copy_only=False) for part in values], offsets, valid)
+    return Lists([_numbers(array.values) for array in arrays], offsets, valid)
+
+
+def _numbers(values: pa.Array) -> NDArray[Any]:
+    """Sharing the memory, but for bools, and where a list of a fixed size is null: those take room."""
+    if values.null_count:
+        values = values.fill_null(values.type.to_pandas_dtype()())
+    numbers: NDArray[Any] = values.to_numpy(zero_copy_only=False)
+    return numbers
 
 
 def _data(array: pa.Array) -> NDArray[np.uint8]:

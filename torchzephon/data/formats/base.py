@@ -90,3 +90,9 @@ class DecodesParts(Protocol):
     def decoded_bytes(self, shard: Shard, columns: Mapping[str, str] | None, store: Store, pool: Pool) -> int:
         """About how many bytes the columns of all rows of a shard take in the pool."""
         ...
+
+    def is_decoded(
+        self, shard: Shard, rows: NDArray[np.int64], columns: Mapping[str, str] | None, store: Store, pool: Pool
+    ) -> bool:
+        """Whether the pool has all that :meth:`Format.read` needs for the rows. Decodes nothing."""
+        ...

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,14 +54,18 @@ class ParquetFormat:
         self, shard: Shard, rows: NDArray[np.int64], columns: Mapping[str, str] | None, store: Store, pool: Pool
     ) -> dict[str, Column]:
         """Reads rows, see :meth:`torchzephon.data.formats.base.Format.read`."""
-        units = self._units(shard, rows, columns, store, pool)
-        parts = [self._pick(shard, rows, at, unit, in_unit) for unit, at, in_unit in units]
+        shares = self._shares(shard, rows, columns, store, pool)
+        parts = [self._pick(shard, rows, share) for share in shares]
+        for share in shares:
+            share.unit.unread -= len(share.at)
+            if share.unit.unread <= 0:  # all rows once: that was this epoch
+                pool.discard(share.key)
         if len(parts) < 2:
             return parts[0] if parts else {}
         which, place = np.empty(len(rows), np.intp), np.empty(len(rows), np.intp)
-        for index, (_, at, _) in enumerate(units):
-            which[at] = index
-            place[at] = np.arange(len(at))
+        for index, share in enumerate(shares):
+            which[share.at] = index
+            place[share.at] = np.arange(len(share.at))
         return join_columns(parts, which, place)
 
     def row_bytes(
@@ -68,8 +73,8 @@ class ParquetFormat:
     ) -> NDArray[np.int64]:
         """The bytes of text and lists in each row, int64 ``[n]``; of other columns, the mean."""
         sizes = np.empty(len(rows), np.int64)
-        for unit, at, in_unit in self._units(shard, rows, columns, store, pool):
-            sizes[at] = unit.row_bytes[in_unit]
+        for share in self._shares(shard, rows, columns, store, pool):
+            sizes[share.at] = share.unit.row_bytes[share.rows]
         return sizes
 
     def decoded_bytes(self, shard: Shard, columns: Mapping[str, str] | None, store: Store, pool: Pool) -> int:
@@ -78,36 +83,50 @@ class ParquetFormat:
         return self._footer(shard.file, store, pool).unit_bytes(first, last, columns)
 
     @staticmethod
-    def _pick(
-        shard: Shard, rows: NDArray[np.int64], at: NDArray[np.intp], unit: Unit, in_unit: NDArray[np.int64]
-    ) -> dict[str, Column]:
+    def _pick(shard: Shard, rows: NDArray[np.int64], share: _Share) -> dict[str, Column]:
         picked: dict[str, Column] = {}
-        for name, column in unit.columns.items():
+        for name, column in share.unit.columns.items():
             try:
-                picked[name] = column.pick(in_unit)
+                picked[name] = column.pick(share.rows)
             except UnreadableError as error:
-                row = int(at[error.row])
+                row = int(share.at[error.row])
                 raise DataError(
                     f"{shard.file.path} part {shard.part}, row {rows[row]}, column {name!r}: {error}", row=row
                 ) from error
         return picked
 
-    def _units(
+    def is_decoded(
         self, shard: Shard, rows: NDArray[np.int64], columns: Mapping[str, str] | None, store: Store, pool: Pool
-    ) -> list[tuple[Unit, NDArray[np.intp], NDArray[np.int64]]]:
-        """The decoded units that hold the rows, with where those stand in ``rows`` and their numbers in the unit."""
+    ) -> bool:
+        """Whether the units of the rows are in the pool, or on their way there."""
         footer = self._footer(shard.file, store, pool)
-        wanted = None if columns is None else tuple(columns.items())
-        bounds = footer.units(*shard.part)
-        units = []
-        for index, at, in_unit in _split(rows + footer.starts[shard.part[0]], footer.starts[bounds]):
-            first, last = int(bounds[index]), int(bounds[index + 1])
-            key = (self.name, shard.file.key, first, last, wanted)
+        return all(self._key(shard, unit, columns) in pool for unit, _, _ in self._in_units(shard, rows, footer))
+
+    def _shares(
+        self, shard: Shard, rows: NDArray[np.int64], columns: Mapping[str, str] | None, store: Store, pool: Pool
+    ) -> list[_Share]:
+        """The decoded units that hold the rows."""
+        footer = self._footer(shard.file, store, pool)
+        shares = []
+        for (first, last), at, in_unit in self._in_units(shard, rows, footer):
+            key = self._key(shard, (first, last), columns)
             unit = pool.get(key, partial(_load_unit, shard.file, footer, first, last, columns, store, pool))
             if isinstance(unit, str):
                 raise DataError(unit, row=int(at[0]))
-            units.append((unit, at, in_unit))
-        return units
+            shares.append(_Share(key, unit, at, in_unit))
+        return shares
+
+    @staticmethod
+    def _in_units(
+        shard: Shard, rows: NDArray[np.int64], footer: ParquetFooter
+    ) -> Iterator[tuple[tuple[int, int], NDArray[np.intp], NDArray[np.int64]]]:
+        """Each unit's row groups, where its rows stand in ``rows``, and their numbers within the unit."""
+        bounds = footer.units(*shard.part)
+        for index, at, in_unit in _split(rows + footer.starts[shard.part[0]], footer.starts[bounds]):
+            yield (int(bounds[index]), int(bounds[index + 1])), at, in_unit
+
+    def _key(self, shard: Shard, unit: tuple[int, int], columns: Mapping[str, str] | None) -> Hashable:
+        return self.name, shard.file.key, unit, None if columns is None else tuple(columns.items())
 
     def _footer(self, file: StoredFile, store: Store, pool: Pool) -> ParquetFooter:
         def load() -> tuple[ParquetFooter, int]:
@@ -116,6 +135,22 @@ class ParquetFormat:
             return footer, footer.nbytes
 
         return pool.get((self.name, file.key), load)
+
+
+class _Share(NamedTuple):
+    """Rows that lie in one unit.
+
+    Attributes:
+        key: the unit's, in the pool.
+        unit: decoded.
+        at: intp ``[n]``, where they stand among the rows that were asked for.
+        rows: int64 ``[n]``, which rows of the unit they are.
+    """
+
+    key: Hashable
+    unit: Unit
+    at: NDArray[np.intp]
+    rows: NDArray[np.int64]
 
 
 def _load_unit(
@@ -141,8 +176,12 @@ def _split(
     """
     if not len(rows):
         return
+    first, last = np.searchsorted(starts, [rows.min(), rows.max()], "right") - 1
+    if first == last:
+        yield int(first), np.arange(len(rows)), rows - starts[first]
+        return
     parts = np.searchsorted(starts, rows, "right") - 1
-    for part in range(int(parts.min()), int(parts.max()) + 1):
+    for part in range(int(first), int(last) + 1):
         at = np.flatnonzero(parts == part)
         if len(at):
             yield part, at, rows[at] - starts[part]

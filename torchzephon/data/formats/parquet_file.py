@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 UNIT_BYTES = 4 << 20
 """Row groups smaller than this are decoded together: fewer calls, and still cheap to read a single row."""
 
-CHUNK_BYTES = 8 << 20
+CHUNK_BYTES = 2 << 20
 """Row groups are decoded in pieces of about this size: for a moment, Arrow takes twice the size of what it decodes."""
 
 _ATTEMPTS = 3
