@@ -255,3 +255,21 @@ def test_many_threads_at_random():
     assert not wrong
     assert pool.stats.bytes <= 20
     assert pool.stats.hits + pool.stats.loads == 8 * 300
+
+
+def test_what_is_discarded_is_gone_and_its_bytes_are_free():
+    pool = Pool(100)
+    alive = weakref.ref(pool.get("a", lambda: (Value(), 60)))
+    assert "a" in pool
+    pool.discard("a")
+    pool.discard("a")
+    pool.discard("never there")
+    assert alive() is None
+    assert "a" not in pool
+    assert pool.stats.bytes == 0
+
+
+def test_what_is_on_its_way_counts_as_there():
+    pool = Pool(100)
+    pool.get("a", lambda: ("a" in pool, 1))
+    assert pool.get("a", lambda: (None, 1)) is True

@@ -36,7 +36,7 @@ def run(node):
 
 def lane_threads():
     gc.collect()  # torchdata's Loader and its iterator refer to each other
-    return [thread for thread in threading.enumerate() if thread.name.startswith("torchzephon")]
+    return [thread for thread in threading.enumerate() if thread.name.startswith("torchzephon-lanes")]
 
 
 # -- rounds ----------------------------------------------------------------------------------------------------------

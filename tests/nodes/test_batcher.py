@@ -180,8 +180,11 @@ def test_batches_share_no_memory():
     for name in NAMES:
         first[name].fill_(77)
     assert all(torch.equal(second[name], kept[name]) for name in NAMES)
-    storages = {batch[name].untyped_storage().data_ptr() for batch in (first, second) for name in NAMES}
-    assert len(storages) == 6
+    storages = [{batch[name].untyped_storage().data_ptr() for name in NAMES} for batch in (first, second)]
+    assert not storages[0] & storages[1]
+    assert all(batch[name].is_contiguous() for batch in (first, second) for name in NAMES)
+    first["labels"].zero_()
+    assert all((first[name] == 77).all() for name in ("input_ids", "positions"))
     packer.reset()
     assert next(packer)["input_ids"].tolist() == [1, 2, 3, 4, 5]
 
@@ -269,3 +272,28 @@ def test_it_can_be_copied():
     node = TrainingBatcher(packed(make_documents([30]), 4), 2)
     expected = [rows_of(batch) for batch in copy.deepcopy(node)]
     assert [rows_of(batch) for batch in node] == expected
+
+
+@pytest.mark.parametrize("options", [{}, {"cu_seqlens": True, "mask_document_starts": True}])
+def test_narrow_batches_are_the_same_in_int32(options):
+    documents = make_documents([5, 1, 17, 3, 30])
+    wide = list(TrainingBatcher(packed(documents, 8), 2, **options))
+    batcher = TrainingBatcher(packed(documents, 8), 2, **options)
+    assert set(batcher.narrow()) == set(NAMES)
+    narrow = list(batcher)
+    assert len(wide) == len(narrow) > 2
+    for one, other in zip(wide, narrow, strict=True):
+        assert {other[name].dtype for name in NAMES} == {torch.int32}
+        assert list(one) == list(other)
+        for name in one:
+            assert torch.equal(torch.as_tensor(one[name]), torch.as_tensor(other[name]).to(torch.as_tensor(one[name]).dtype))
+
+
+@pytest.mark.parametrize("options", [{}, {"ignore_index": -(2**40)}])
+def test_what_does_not_fit_into_int32_is_not_narrowed(options):
+    large = np.arange(5) + (0 if options else 2**33)
+    sequences = [{"input_ids": large.astype(np.int32) if options else large, "num_tokens": 3}]
+    wide, narrow = (TrainingBatcher(Items(sequences), 1, **options) for _ in range(2))
+    narrow.narrow()
+    one, other = next(iter(wide)), next(iter(narrow))
+    assert all(other[name].dtype == torch.int64 and torch.equal(one[name], other[name]) for name in NAMES)

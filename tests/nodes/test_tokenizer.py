@@ -220,6 +220,62 @@ def test_a_state_is_a_place_in_the_source_and_the_count(tokenizer_path):
     assert list(again) == []
 
 
+@settings(deadline=None, max_examples=30)
+@given(sizes=st.lists(st.integers(1, 5), min_size=1, max_size=4), data=st.data())
+def test_blocks_encoded_ahead_are_not_counted_before_they_are_given(tokenizer_path, sizes, data):
+    texts = [text if number % 5 else None for number, text in enumerate(generated_texts(20))]
+    blocks = blocks_of(texts, sizes)
+    node = tz.TextTokenizer(Source(blocks), tokenizer_path, on_error="skip")
+    node.reset()
+    states, given = [node.state_dict()], []
+    for block in node:
+        given.append(ids_of([block]))
+        states.append(node.state_dict())
+    used = [number + 1 for number, block in enumerate(blocks) if any(block.columns["text"])]
+    for number, state in zip(used, states[1:], strict=True):
+        bad = sum(text is None for block in blocks[:number] for text in block.columns["text"])
+        assert state == {"source": {"given": number}} | ({"skipped": bad} if bad else {})
+    start = data.draw(st.integers(0, len(given)))
+    again = tz.TextTokenizer(Source(blocks), tokenizer_path, on_error="skip")
+    again.reset(states[start])
+    assert [ids_of([block]) for block in again] == given[start:]
+
+
+@pytest.mark.parametrize("bad", [TypeError("from the source"), "not a sample", {"text": 5}, {"text": "\ud800"}])
+def test_an_error_comes_in_its_turn(tokenizer_path, bad):
+    class Failing(Source):
+        def next(self):
+            item = super().next()
+            if isinstance(item, Exception):
+                raise item
+            return item
+
+    items = [{"text": "a"}, {"text": "b"}, {"text": "c"}, bad, {"text": "d"}]
+    node = tz.TextTokenizer(Failing(items), tokenizer_path)
+    node.reset()
+    for given in (1, 2, 3):
+        next(node)
+        assert node.state_dict() == {"source": {"given": given}}
+    with pytest.raises((TypeError, tz.DataError)):
+        next(node)
+
+
+def test_bytes_after_the_first_block(tokenizer_path, reference):
+    texts = ["a b", "c", "d e", "f"]
+    blocks = [tz.Block({"text": np.array([text.encode()], object)}) for text in texts]
+    assert ids_of(run(blocks, tokenizer_path, special_tokens="none")) == [reference(text)["input_ids"] for text in texts]
+
+
+def test_a_copy_of_a_node_in_use_goes_on_alike(tokenizer_path):
+    node = tz.TextTokenizer(Source([{"text": text} for text in generated_texts(8)]), tokenizer_path)
+    node.reset()
+    for _ in range(3):
+        next(node)
+    other = pickle.loads(pickle.dumps(node))
+    another = copy.deepcopy(node)
+    assert ids_of(node) == ids_of(other) == ids_of(another)
+
+
 @pytest.mark.parametrize("sample", [{"text": "x"}, {"text": "x", "other": 1}])
 def test_a_kept_field_must_be_there(tokenizer_path, sample):
     with pytest.raises(tz.DataError, match="row 1 of a block: no field 'id' to keep; the sample has 'text'"):

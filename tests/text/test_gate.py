@@ -147,12 +147,12 @@ def test_threads_are_shared_by_ranks_and_workers(monkeypatch):
 
 def test_a_thread_limit_is_for_a_moment_and_the_users_stays(monkeypatch):
     monkeypatch.delenv("SOME_THREADS", raising=False)
-    monkeypatch.setattr(threads, "encoder_threads", lambda: 5)
-    with thread_limit("SOME_THREADS"):
-        assert os.environ["SOME_THREADS"] == "5"
-    assert "SOME_THREADS" not in os.environ
+    for number, limit in ((5, "5"), (0, "1")):
+        with thread_limit("SOME_THREADS", number):
+            assert os.environ["SOME_THREADS"] == limit
+        assert "SOME_THREADS" not in os.environ
     monkeypatch.setenv("SOME_THREADS", "2")
-    with thread_limit("SOME_THREADS"):
+    with thread_limit("SOME_THREADS", 5):
         assert os.environ["SOME_THREADS"] == "2"
     assert os.environ["SOME_THREADS"] == "2"
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import atexit
 import os
 import threading
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import cache
-from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
+
+_LINGER_S = 0.05
 
 
 class Task(Generic[T]):
@@ -26,7 +28,7 @@ class Task(Generic[T]):
         self._function = function
         self._pid = os.getpid()
         self._future: Future[T] = Future()
-        _thread(self._pid, thread).tasks.put(self)
+        _thread(self._pid, thread).add(self)
 
     def result(self) -> T:
         """What the function gave, waiting for it; or raises what it raised."""
@@ -56,24 +58,43 @@ class _Done(Generic[T]):
 
 
 class _Thread:
-    """Does tasks in turn. At exit it ends after the task that it is at: native code must not outlive Python."""
+    """Does tasks in turn, and ends when there have been none for a moment.
+
+    At exit it ends after the task that it is at: native code must not outlive the interpreter.
+    """
 
     def __init__(self, name: str) -> None:
-        self.tasks: SimpleQueue[Task[Any] | None] = SimpleQueue()
-        self._stopping = False
-        self._thread = threading.Thread(target=self._run, name=f"torchzephon-{name}", daemon=True)
-        self._thread.start()
+        self._name = name
+        self._tasks: deque[Task[Any]] = deque()
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
         atexit.register(self._stop)
 
+    def add(self, task: Task[Any]) -> None:
+        with self._changed:
+            self._tasks.append(task)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name=f"torchzephon-{self._name}", daemon=True)
+                self._thread.start()
+            else:
+                self._changed.notify()
+
     def _run(self) -> None:
-        while (task := self.tasks.get()) is not None and not self._stopping:
+        while True:
+            with self._changed:
+                if not self._tasks and not self._changed.wait_for(lambda: self._tasks, _LINGER_S):
+                    self._thread = None
+                    return
+                task = self._tasks.popleft()
             task.run()
             del task  # what it holds is not to be held until the next one comes
 
     def _stop(self) -> None:
-        self._stopping = True
-        self.tasks.put(None)
-        self._thread.join()
+        with self._changed:
+            self._tasks.clear()
+            thread = self._thread
+        if thread is not None:
+            thread.join()
 
 
 @cache

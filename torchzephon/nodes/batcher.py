@@ -81,7 +81,7 @@ class TrainingBatcher(BaseNode[dict[str, Any]]):
         self.cu_seqlens = cu_seqlens
         self.mask_document_starts = mask_document_starts
         self.ignore_index = ignore_index
-        self._dtype = torch.int64
+        self._is_narrow = False
 
     def reset(self, initial_state: dict[str, Any] | None = None) -> None:
         """Resets the source."""
@@ -124,7 +124,7 @@ class TrainingBatcher(BaseNode[dict[str, Any]]):
     def narrow(self) -> Collection[str]:
         """Yields int32 tensors from now on, where all values fit: see :class:`~torchzephon.nodes.graph.Narrowable`."""
         if _INT32.min <= self.ignore_index <= _INT32.max:
-            self._dtype = torch.int32
+            self._is_narrow = True
         return _TENSORS
 
     def describe(self) -> dict[str, Any]:
@@ -144,7 +144,7 @@ class TrainingBatcher(BaseNode[dict[str, Any]]):
     def _batch(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         length = len(rows[0]["input_ids"])
         seq_len = length - self._extra_token
-        dtype = self._dtype if all(_is_narrow(row) for row in rows) else torch.int64
+        dtype = torch.int32 if self._is_narrow and all(map(_is_narrow, rows)) else torch.int64
         tensors = torch.empty((3, len(rows), seq_len), dtype=dtype)  # in one piece, for allocating takes its time
         batch: dict[str, Any] = dict(zip(_TENSORS, tensors.unbind(0), strict=True))
         ids, labels, positions = tensors.numpy()
@@ -193,7 +193,8 @@ class TrainingBatcher(BaseNode[dict[str, Any]]):
 
 def _is_narrow(row: Mapping[str, Any]) -> bool:
     """Whether a sequence has nothing that int32 does not hold."""
-    return all(row[name].dtype == np.int32 for name in ("input_ids", "positions") if name in row)
+    values = (row[name] for name in ("input_ids", "positions") if name in row)
+    return all(isinstance(array, np.ndarray) and array.dtype == np.int32 for array in values)
 
 
 def _stack(

@@ -173,12 +173,13 @@ class TextTokenizer(BaseNode[Block]):
     def _pull(self) -> tuple[Block, Task[Ragged] | None]:
         """The next block, and the task that encodes it if that was begun ahead of time."""
         ahead, self._ahead = self._ahead, None
-        if ahead is not None:
-            if isinstance(ahead.block, Exception):
-                raise ahead.block
-            return ahead.block, ahead.task
-        block = as_block(next(self.source))
-        return block if isinstance(block.columns.get(self.field), list) else self._usable(block), None
+        if ahead is None:
+            block, task = as_block(next(self.source)), None
+        elif isinstance(ahead.block, Exception):
+            raise ahead.block
+        else:
+            block, task = ahead.block, ahead.task
+        return block if self._is_listed(block) else self._usable(block), task
 
     def _look_ahead(self) -> None:
         """Pulls a block and lets it be encoded while the one before is packed and trained on."""
@@ -188,7 +189,12 @@ class TextTokenizer(BaseNode[Block]):
         except Exception as error:
             self._ahead = _Ahead(state, error, None)
             return
-        self._ahead = _Ahead(state, block, Task(partial(self._encode, block), "encoder"))
+        task = Task(partial(self._encode, block), "encoder") if self._is_listed(block) else None
+        self._ahead = _Ahead(state, block, task)
+
+    def _is_listed(self, block: Block) -> bool:
+        """Whether the texts are a list, as they should; what is in it is seen when it is encoded."""
+        return isinstance(block.columns.get(self.field), list)
 
     def _encode(self, block: Block) -> Ragged:
         """The ids of a block's texts."""
@@ -251,7 +257,7 @@ class _Ahead(NamedTuple):
     Attributes:
         state: the source's, before.
         block: or the error, which is to be raised when the block is asked for.
-        task: encodes it.
+        task: encodes it, if it can be.
     """
 
     state: dict[str, Any]

@@ -155,7 +155,7 @@ class WorkSource(BaseNode[Work]):
             logger.warning(
                 "lane %d has read %d samples and yielded nothing: are all of them filtered out, empty or skipped? "
                 "Last read: %s",
-                lane,
+                self.lane or 0,
                 self._undelivered,
                 self.describe_work(work),
             )

@@ -229,11 +229,25 @@ def test_a_unit_is_decoded_once(tmp_path, small_units):
     pool = Pool(10**9)
     every = np.random.default_rng(0).permutation(shard.num_samples)
     with mock.patch.object(parquet_file, "compact", wraps=parquet_file.compact) as pieces:
-        for row in every:
-            read(shard, [row], None, pool)
         ParquetFormat().row_bytes(shard, every, None, Store(), pool)
+        for row in every:
+            assert ParquetFormat().is_decoded(shard, np.array([row]), None, Store(), pool)
+            read(shard, [row], None, pool)
     assert sum(call.args[0].num_rows for call in pieces.call_args_list) == shard.num_samples
-    assert pool.stats.bytes > 0
+
+
+def test_a_unit_is_let_go_when_all_its_rows_were_read(tmp_path, small_units):
+    (shard, *_) = open_shards(write(tmp_path / "a.parquet", {"i": list(range(300))}, row_group_size=6))
+    pool = Pool(10**9)
+    every = np.arange(shard.num_samples)
+    read(shard, every[:-1], None, pool)
+    held = pool.stats.bytes
+    assert not ParquetFormat().is_decoded(shard, every, None, Store(), pool)
+    assert ParquetFormat().is_decoded(shard, every[-2:], None, Store(), pool)
+    read(shard, every[-1:], None, pool)
+    assert not ParquetFormat().is_decoded(shard, every[-2:], None, Store(), pool)
+    assert 0 < pool.stats.bytes < held  # the footer stays
+    assert plain(read(shard, every, None, pool)["i"]) == every.tolist()  # the next epoch
 
 
 @settings(deadline=None, max_examples=60)

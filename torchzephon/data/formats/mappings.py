@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_STEP = 1 << 18
+_PAGE = 1 << 12
 _MOST_KEPT = 8
 
 
@@ -38,7 +38,9 @@ def lease(size: int) -> tuple[pa.Buffer, pa.Buffer]:
     """
     import pyarrow as pa
 
-    mapping = _take(size) or _new(-(-size // _STEP) * _STEP)
+    step = max(_PAGE, 1 << max(0, size.bit_length() - 4))  # sizes that differ by less than an eighth are one
+    rounded = -(-size // step) * step
+    mapping = _take(rounded) or _new(rounded)
     writable = pa.py_buffer(mapping)
     return writable, pa.foreign_buffer(writable.address, writable.size, _Lease(mapping))
 

@@ -1,0 +1,99 @@
+import copy
+import multiprocessing
+import os
+import pickle
+import subprocess
+import sys
+import threading
+import time
+import weakref
+
+import pytest
+
+from torchzephon.data import background
+from torchzephon.data.background import Task
+
+
+def test_a_task_is_done_by_the_thread_of_its_name_and_in_turn():
+    done = []
+    tasks = [Task(lambda i=i: done.append(i) or threading.current_thread().name, "test-turn") for i in range(20)]
+    assert {task.result() for task in tasks} == {"torchzephon-test-turn"}
+    assert done == list(range(20))
+    assert Task(lambda: threading.current_thread().name, "test-other").result() == "torchzephon-test-other"
+
+
+def test_the_thread_ends_when_there_is_nothing_to_do_and_another_follows():
+    for _ in range(3):
+        assert Task(lambda: 1, "test-idle").result() == 1
+        deadline = time.monotonic() + 10
+        while any(thread.name == "torchzephon-test-idle" for thread in threading.enumerate()):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+
+def test_no_task_is_lost_between_a_thread_and_the_next(monkeypatch):
+    monkeypatch.setattr(background, "_LINGER_S", 0)
+    for number in range(500):
+        assert Task(lambda number=number: number, "test-race").result() == number
+
+
+@pytest.mark.parametrize("error", [ValueError("no"), StopIteration(), SystemExit(3), KeyboardInterrupt()])
+def test_an_error_is_raised_where_the_result_is_asked_for_and_the_thread_goes_on(error):
+    def fail():
+        raise error
+
+    task = Task(fail, "test-errors")
+    for _ in range(2):
+        with pytest.raises(type(error)):
+            task.result()
+    assert Task(lambda: 5, "test-errors").result() == 5
+
+
+def test_what_is_done_holds_nothing():
+    class Held:
+        pass
+
+    held = Held()
+    gone = weakref.ref(held)
+    task = Task(lambda held=held: None, "test-held")
+    task.result()
+    Task(lambda: None, "test-held").result()
+    del task, held
+    assert gone() is None
+
+
+def test_copies_and_pickles_have_the_result():
+    task = Task(lambda: [1, 2], "test-copies")
+    assert copy.deepcopy(task).result() == pickle.loads(pickle.dumps(task)).result() == [1, 2]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_process_does_what_its_parents_thread_would_have():
+    block = threading.Event()
+    Task(block.wait, "test-fork")
+    waiting = Task(lambda: os.getpid(), "test-fork")
+
+    def child(results):
+        results.put((waiting.result(), Task(lambda: threading.current_thread().name, "test-fork").result()))
+
+    context = multiprocessing.get_context("fork")
+    results = context.Queue()
+    process = context.Process(target=child, args=(results,))
+    process.start()
+    assert results.get(timeout=30) == (process.pid, "torchzephon-test-fork")
+    process.join(30)
+    block.set()
+    assert waiting.result() == os.getpid()
+
+
+@pytest.mark.parametrize("ending", ["", "raise SystemExit(4)", "raise ValueError"])
+def test_a_process_ends_after_the_task_at_hand_and_leaves_the_others(ending):
+    script = (
+        "import time, sys\n"
+        "from torchzephon.data.background import Task\n"
+        "tasks = [Task(lambda i=i: (time.sleep(0.3), print(i, flush=True)), 'test') for i in range(100)]\n"
+        f"time.sleep(0.1)\n{ending}\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=20)
+    assert ended.stdout.split() == ["0"]
+    assert ended.returncode == {"": 0, "raise SystemExit(4)": 4, "raise ValueError": 1}[ending]

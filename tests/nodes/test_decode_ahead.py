@@ -1,0 +1,113 @@
+"""Decoding ahead: what the next block needs is in the pool before it is asked for, and nothing else changes."""
+
+import logging
+import time
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import torchzephon as tz
+from torchzephon.data.background import Task
+from torchzephon.data.formats import parquet_file
+from torchzephon.nodes import decode_ahead
+
+
+def make(tmp_path, rows=400, group=20):
+    table = pa.table({"ids": [[row] * 100 for row in range(rows)]})
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=group, compression="none", use_dictionary=False)
+    return tz.Dataset("tokens", str(tmp_path))
+
+
+def reader(dataset, **options):
+    node = tz.Reader(tz.MixtureWorkSource([dataset], block_size=20, exhausted_policy="stop"), **options)
+    node.reset()
+    return node
+
+
+def settle():
+    Task(lambda: None, "decoder").result()
+
+
+@pytest.fixture
+def one_group_a_unit(monkeypatch):
+    monkeypatch.setattr(parquet_file, "UNIT_BYTES", 1)
+
+
+def test_the_next_block_is_decoded_before_it_is_asked_for(tmp_path, one_group_a_unit, monkeypatch):
+    by = []
+    decode = parquet_file.decode
+    import threading
+
+    def noting(*args):
+        by.append(threading.current_thread().name)
+        return decode(*args)
+
+    monkeypatch.setattr("torchzephon.data.formats.parquet.decode", noting)
+    node = reader(make(tmp_path), memory=10**8 + 1)
+    rows = []
+    for block in node:
+        rows += [int(ids[0]) for ids in block.columns["ids"]]
+        settle()
+    assert rows == list(range(400))
+    assert by == ["MainThread"] + ["torchzephon-decoder"] * 19
+
+
+def test_nothing_is_decoded_ahead_where_memory_is_short(tmp_path, one_group_a_unit, monkeypatch, caplog):
+    monkeypatch.setattr(decode_ahead, "Task", pytest.fail)
+    with caplog.at_level(logging.WARNING):
+        assert sum(map(len, reader(make(tmp_path), memory=12_000))) == 400
+
+
+def test_samples_in_memory_need_no_decoding(monkeypatch):
+    monkeypatch.setattr(decode_ahead, "Task", pytest.fail)
+    dataset = tz.Dataset.from_samples("m", [{"i": i} for i in range(100)])
+    assert sum(map(len, reader(dataset, memory=10**8 + 2))) == 100
+
+
+def test_what_goes_wrong_ahead_is_raised_when_it_is_read(tmp_path, one_group_a_unit):
+    dataset = make(tmp_path)
+    node = reader(dataset, memory=10**8 + 3)
+    first = next(node)
+    settle()
+    next(node)  # was decoded ahead
+    (tmp_path / "a.parquet").unlink()
+    with pytest.raises(tz.DataError, match=r"a\.parquet"):
+        for _ in range(5):
+            next(node)
+            settle()
+    assert len(first) == 20
+
+
+def test_a_slow_storage_is_read_while_the_consumer_works(tmp_path, one_group_a_unit, monkeypatch):
+    decode = parquet_file.decode
+
+    def slow(*args):
+        time.sleep(0.05)
+        return decode(*args)
+
+    monkeypatch.setattr("torchzephon.data.formats.parquet.decode", slow)
+    node = reader(make(tmp_path), memory=10**8 + 4)
+    next(node)
+    waited = 0.0
+    for _ in range(10):
+        time.sleep(0.1)  # a training step
+        begin = time.perf_counter()
+        assert len(next(node)) == 20
+        waited += time.perf_counter() - begin
+    assert waited < 10 * 0.05 / 2
+
+
+def test_upcoming_is_what_comes_and_changes_nothing():
+    source = tz.MixtureWorkSource(
+        [tz.Dataset.from_samples("m", [{"i": i} for i in range(3000)])], block_size=7, exhausted_policy="stop"
+    )
+    source.bind_lane(1, 3)
+    source.reset()
+    while len(upcoming := source.upcoming()):
+        state = source.state_dict()
+        assert source.state_dict() == state
+        assert np.array_equal(upcoming.row, next(source).row)
+    with pytest.raises(StopIteration):
+        next(source)
