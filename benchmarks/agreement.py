@@ -45,8 +45,9 @@ def rank(count: int, lanes: int, step: float) -> None:
     costs: list[float] = []
     for sequences in loader:
         tokens += sum(int(sequence["num_tokens"]) for sequence in sequences)
+        if rounds:  # the ranks do not come to the first one together
+            costs.append(spent[0])
         rounds += 1
-        costs.append(spent[0])
         spent[0] = 0.0
         time.sleep(step)
     gathered: list[Any] = [None] * dist.get_world_size()

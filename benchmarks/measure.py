@@ -231,7 +231,11 @@ def run(
         }
         with open(f"{folder}/log", "wb") as log:
             command = [sys.executable, "-m", "benchmarks.measure", json.dumps(job)]
-            process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True, cwd=_ROOT)
+            # Installed packages are compiled; one that runs from a checkout would be at every start without this.
+            environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+            process = subprocess.Popen(
+                command, stdout=log, stderr=log, start_new_session=True, cwd=_ROOT, env=environment
+            )
             memory = {"rss": 0, "private": 0}
             deadline = time.monotonic() + timeout
             try:

@@ -7,7 +7,9 @@ from torchzephon.curriculum.work import Work
 
 def make(pointers):
     dataset, shard, row = (np.array([pointer[part] for pointer in pointers]) for part in range(3))
-    return Work(dataset.astype(np.int32), np.zeros(len(pointers), np.int64), shard.astype(np.int32), row.astype(np.int64))
+    return Work(
+        dataset.astype(np.int32), np.zeros(len(pointers), np.int64), shard.astype(np.int32), row.astype(np.int64)
+    )
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2**31 - 1) | st.integers(0, 2), st.integers(0, 2**40))))

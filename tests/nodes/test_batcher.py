@@ -286,7 +286,9 @@ def test_narrow_batches_are_the_same_in_int32(options):
         assert {other[name].dtype for name in NAMES} == {torch.int32}
         assert list(one) == list(other)
         for name in one:
-            assert torch.equal(torch.as_tensor(one[name]), torch.as_tensor(other[name]).to(torch.as_tensor(one[name]).dtype))
+            assert torch.equal(
+                torch.as_tensor(one[name]), torch.as_tensor(other[name]).to(torch.as_tensor(one[name]).dtype)
+            )
 
 
 @pytest.mark.parametrize("options", [{}, {"ignore_index": -(2**40)}])

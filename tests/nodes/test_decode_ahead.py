@@ -1,6 +1,7 @@
 """Decoding ahead: what the next block needs is in the pool before it is asked for, and nothing else changes."""
 
 import logging
+import threading
 import time
 
 import numpy as np
@@ -38,7 +39,6 @@ def one_group_a_unit(monkeypatch):
 def test_the_next_block_is_decoded_before_it_is_asked_for(tmp_path, one_group_a_unit, monkeypatch):
     by = []
     decode = parquet_file.decode
-    import threading
 
     def noting(*args):
         by.append(threading.current_thread().name)
@@ -73,10 +73,9 @@ def test_what_goes_wrong_ahead_is_raised_when_it_is_read(tmp_path, one_group_a_u
     settle()
     next(node)  # was decoded ahead
     (tmp_path / "a.parquet").unlink()
+    given = iter(lambda: (next(node), settle())[0], None)
     with pytest.raises(tz.DataError, match=r"a\.parquet"):
-        for _ in range(5):
-            next(node)
-            settle()
+        list(given)
     assert len(first) == 20
 
 

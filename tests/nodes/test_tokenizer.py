@@ -253,17 +253,29 @@ def test_an_error_comes_in_its_turn(tokenizer_path, bad):
     items = [{"text": "a"}, {"text": "b"}, {"text": "c"}, bad, {"text": "d"}]
     node = tz.TextTokenizer(Failing(items), tokenizer_path)
     node.reset()
-    for given in (1, 2, 3):
+    for count in (1, 2, 3):
         next(node)
-        assert node.state_dict() == {"source": {"given": given}}
+        assert node.state_dict() == {"source": {"given": count}}
     with pytest.raises((TypeError, tz.DataError)):
         next(node)
+
+
+def test_the_samples_read_last_are_those_of_the_block_given(tokenizer_path):
+    dataset = tz.Dataset.from_samples("m", [{"text": f"w {number}"} for number in range(45)])
+    source = tz.MixtureWorkSource([dataset], block_size=10, exhausted_policy="stop")
+    node = tz.TextTokenizer(tz.Reader(source), tokenizer_path)
+    node.reset()
+    for count, block in enumerate(node, 1):
+        assert np.array_equal(source.last.row, block.work.row)
+        assert count <= 5
 
 
 def test_bytes_after_the_first_block(tokenizer_path, reference):
     texts = ["a b", "c", "d e", "f"]
     blocks = [tz.Block({"text": np.array([text.encode()], object)}) for text in texts]
-    assert ids_of(run(blocks, tokenizer_path, special_tokens="none")) == [reference(text)["input_ids"] for text in texts]
+    assert ids_of(run(blocks, tokenizer_path, special_tokens="none")) == [
+        reference(text)["input_ids"] for text in texts
+    ]
 
 
 def test_a_copy_of_a_node_in_use_goes_on_alike(tokenizer_path):

@@ -12,7 +12,6 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from support.tokenizer_zoo import generated_texts
 
-from torchzephon.text import threads
 from torchzephon.text.choice import encoder_for
 from torchzephon.text.gate import ForkGate
 from torchzephon.text.load import load_content

@@ -63,7 +63,8 @@ class _Thread:
     At exit it ends after the task that it is at: native code must not outlive the interpreter.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, pid: int, name: str) -> None:
+        self._pid = pid
         self._name = name
         self._tasks: deque[Task[Any]] = deque()
         self._changed = threading.Condition()
@@ -73,11 +74,11 @@ class _Thread:
     def add(self, task: Task[Any]) -> None:
         with self._changed:
             self._tasks.append(task)
-            if self._thread is None:
+            if self._thread is not None and self._thread.is_alive():
+                self._changed.notify()
+            else:
                 self._thread = threading.Thread(target=self._run, name=f"torchzephon-{self._name}", daemon=True)
                 self._thread.start()
-            else:
-                self._changed.notify()
 
     def _run(self) -> None:
         while True:
@@ -90,6 +91,8 @@ class _Thread:
             del task  # what it holds is not to be held until the next one comes
 
     def _stop(self) -> None:
+        if self._pid != os.getpid():  # forked: the lock may be held for ever
+            return
         with self._changed:
             self._tasks.clear()
             thread = self._thread
@@ -98,5 +101,5 @@ class _Thread:
 
 
 @cache
-def _thread(pid: int, name: str) -> _Thread:  # noqa: ARG001  # a forked process has none of its parent's threads
-    return _Thread(name)
+def _thread(pid: int, name: str) -> _Thread:  # a forked process has none of its parent's threads
+    return _Thread(pid, name)

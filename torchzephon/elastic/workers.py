@@ -19,7 +19,6 @@ from torchzephon.elastic.pump import Pump
 from torchzephon.elastic.transport import Packed, Receiver, Sender
 from torchzephon.errors import LaneError, StateError, WorkerError
 
-
 _PREFETCH = 4  # rounds: with torch's 2, workers wait for a parent that is late for a moment
 
 
@@ -121,9 +120,7 @@ class WorkerSupply:
         else:
             self.shut_down()
             dataset = WorkerLanes(self._pump, states, self._num_workers)
-            self._loader = StatefulDataLoader(
-                dataset, batch_size=None, num_workers=self._num_workers, **self._options
-            )
+            self._loader = StatefulDataLoader(dataset, batch_size=None, num_workers=self._num_workers, **self._options)
             self._receivers = [Receiver(received, pin_memory=self._pin_memory) for received in dataset.received]
         self._queues: dict[int, deque[Item]] = {lane: deque() for lane in states}
         self._made = {lane: state.given for lane, state in states.items()}

@@ -17,7 +17,6 @@ from torchzephon.errors import DataError, StateError
 from torchzephon.nodes.boundaries import continued, document_bounds
 from torchzephon.nodes.graph import Estimate, find_blank, walk
 
-
 _TENSORS = ("input_ids", "labels", "positions")
 _INT32 = torch.iinfo(torch.int32)
 
@@ -25,7 +24,8 @@ _INT32 = torch.iinfo(torch.int32)
 class TrainingBatcher(BaseNode[dict[str, Any]]):
     """Stacks packed sequences into batches for a causal language model.
 
-    Yields dicts of new tensors (those of a batch share one piece of memory, no two batches do), each contiguous int64 ``[batch_size, seq_len]``:
+    Yields dicts of new tensors, each contiguous int64 ``[batch_size, seq_len]`` (those of a batch lie in one piece of
+    memory, which no other batch shares):
 
     - ``input_ids``;
     - ``labels``, the token after each input; ``ignore_index`` where there is none to learn: in and before padding,

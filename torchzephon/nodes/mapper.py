@@ -36,6 +36,7 @@ class SampleMapper(BaseNode[Block]):
         TypeError: from ``next``, when ``fn`` returns something else.
     """
 
+    passes_blocks = True
     SOURCE_KEY = "source"
     SKIPPED_KEY = "skipped"
 

@@ -14,8 +14,9 @@ from torchdata.nodes import BaseNode
 from torchzephon.data.block import Block
 from torchzephon.errors import DataError, StateError
 from torchzephon.nodes.buffered import BufferedNode
-from torchzephon.nodes.graph import Estimate
+from torchzephon.nodes.graph import Estimate, walk
 from torchzephon.nodes.tokens import mask_column, token_column
+from torchzephon.nodes.work_source import WorkSource
 from torchzephon.packing.base import Options, Oversize, Packing, Pieces
 from torchzephon.packing.positions import document_positions, ramp
 from torchzephon.packing.registry import ALGORITHMS
@@ -97,6 +98,7 @@ class SequencePacker(BufferedNode[dict[str, Any]]):
         self.pad_token_id = pad_token_id
         self.length = seq_len + 1 if extra_token else seq_len
         self._names = ["input_ids", "positions"] + (["loss_mask"] if loss_mask_field is not None else [])
+        self._leaf = _leaf_of_blocks(source)
         self._packing: Packing
         self._documents_released: int
         self._closed: bool
@@ -111,6 +113,8 @@ class SequencePacker(BufferedNode[dict[str, Any]]):
         """Goes to the beginning, or to where the state was taken."""
         super().reset(initial_state)
         self._start(initial_state)
+        if self._leaf is not None:
+            self._leaf.begin_small()
 
     def next(self) -> dict[str, Any]:
         """The next sequence."""
@@ -234,6 +238,14 @@ class SequencePacker(BufferedNode[dict[str, Any]]):
         if name == "positions":
             return ramp(count)
         return np.zeros(count, np.bool_) if name == "loss_mask" else np.full(count, self.pad_token_id, np.int32)
+
+
+def _leaf_of_blocks(source: BaseNode[Any]) -> WorkSource | None:
+    """The leaf, where all nodes after it take blocks of any size and give the same samples; else None."""
+    *nodes, leaf = walk(source)
+    if isinstance(leaf, WorkSource) and all(getattr(type(node), "passes_blocks", False) for node in nodes):
+        return leaf
+    return None
 
 
 def _is_int(value: Any) -> bool:

@@ -32,7 +32,9 @@ class Reader(BaseNode[Block]):
     A Work becomes one Block, or several where its samples take more than the work source's ``block_bytes``. Where
     the blocks are cut never changes the data or what the state means: it counts pointers.
 
-    The readers of a process that are given the same ``memory`` share it, and so do the lanes.
+    The readers of a process that are given the same ``memory`` share it, and so do the lanes. What a lane needs next is
+    decoded in the background if the row groups that the lanes begin in take at most half of it, and a row group whose
+    rows were all read is let go of.
 
     Args:
         source: yields Work; the graph's leaf must be a :class:`~torchzephon.nodes.work_source.WorkSource`.
@@ -48,6 +50,7 @@ class Reader(BaseNode[Block]):
         DataError: (while iterating) for data that cannot be read.
     """
 
+    passes_blocks = True
     SOURCE_KEY = "source"
     USED_KEY = "used"
     SKIPPED_KEY = "skipped"

@@ -6,17 +6,18 @@ import logging
 import os
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 from torchdata.nodes import BaseNode
 
 from torchzephon.curriculum.checks import check_choice
 from torchzephon.data.background import Task
-from torchzephon.data.block import MISSING, Block, Column, as_block
+from torchzephon.data.block import MISSING, Block, Column
 from torchzephon.data.ragged import Ragged
 from torchzephon.errors import DataError
 from torchzephon.nodes.graph import Estimate
+from torchzephon.nodes.look_ahead import LookAhead
 from torchzephon.text.choice import BACKENDS
 from torchzephon.text.content import SPECIAL_TOKENS, SpecialTokens
 from torchzephon.text.cutting import split, truncate
@@ -61,6 +62,7 @@ class TextTokenizer(BaseNode[Block]):
             missing; or the fast backend's ids are not the reference's (one document in 4096 is checked).
     """
 
+    passes_blocks = True
     SOURCE_KEY = "source"
     SKIPPED_KEY = "skipped"
 
@@ -105,8 +107,7 @@ class TextTokenizer(BaseNode[Block]):
         self.overflow = overflow
         self.on_error = on_error
         self.skipped = 0
-        self._ahead: _Ahead | None = None
-        self._is_first = True
+        self._blocks = LookAhead(source)
         content = load_content(tokenizer, special_tokens)
         self.encoder = SharedEncoder(content, backend=backend, allow_special=allow_special)
         prefix, self._suffix = self.encoder.frame_lengths() if overflow == "truncate" else (0, 0)
@@ -118,30 +119,28 @@ class TextTokenizer(BaseNode[Block]):
     def reset(self, initial_state: dict[str, Any] | None = None) -> None:
         """Resets the source; the encoder has no state."""
         super().reset(initial_state)
-        self._ahead = None
-        self._is_first = True
+        self._blocks.clear()
         self.skipped = 0 if initial_state is None else initial_state.get(self.SKIPPED_KEY, 0)
         self.source.reset(None if initial_state is None else initial_state[self.SOURCE_KEY])
 
     def next(self) -> Block:
         """The next block of which any sample can be used."""
         while True:
-            block, task = self._pull()
+            block, task = self._blocks.pull()
+            if not self._is_listed(block):
+                block = self._usable(block)
             try:
                 ids = self._encode(block) if task is None else task.result()
             except (TypeError, UnicodeEncodeError):  # to look at every text first takes up to a quarter of the time
                 block = self._usable(block)
                 ids = self._encode(block)
-            if not self._is_first:
-                self._look_ahead()
-            self._is_first = False
+            self._blocks.look(self._begin)
             if len(block):
                 return self._block(block, ids)
 
     def get_state(self) -> dict[str, Any]:
         """The source's state, and the count of skipped samples when there are any."""
-        source = self.source.state_dict() if self._ahead is None else self._ahead.state
-        state: dict[str, Any] = {self.SOURCE_KEY: source}
+        state: dict[str, Any] = {self.SOURCE_KEY: self._blocks.state()}
         if self.skipped:
             state[self.SKIPPED_KEY] = self.skipped
         return state
@@ -170,27 +169,9 @@ class TextTokenizer(BaseNode[Block]):
         """The encoder, for the log line of the first iteration."""
         return f"encoder {self.encoder.name}"
 
-    def _pull(self) -> tuple[Block, Task[Ragged] | None]:
-        """The next block, and the task that encodes it if that was begun ahead of time."""
-        ahead, self._ahead = self._ahead, None
-        if ahead is None:
-            block, task = as_block(next(self.source)), None
-        elif isinstance(ahead.block, Exception):
-            raise ahead.block
-        else:
-            block, task = ahead.block, ahead.task
-        return block if self._is_listed(block) else self._usable(block), task
-
-    def _look_ahead(self) -> None:
-        """Pulls a block and lets it be encoded while the one before is packed and trained on."""
-        state = self.source.state_dict()
-        try:
-            block = as_block(next(self.source))
-        except Exception as error:
-            self._ahead = _Ahead(state, error, None)
-            return
-        task = Task(partial(self._encode, block), "encoder") if self._is_listed(block) else None
-        self._ahead = _Ahead(state, block, task)
+    def _begin(self, block: Block) -> Task[Ragged] | None:
+        """Encodes a block in the background, while the one before it is packed and trained on."""
+        return Task(partial(self._encode, block), "encoder") if self._is_listed(block) else None
 
     def _is_listed(self, block: Block) -> bool:
         """Whether the texts are a list, as they should; what is in it is seen when it is encoded."""
@@ -249,20 +230,6 @@ class TextTokenizer(BaseNode[Block]):
                     have = ", ".join(repr(field) for field in block[row])
                     raise DataError(f"{block.locate(row)}: no field {name!r} to keep; the sample has {have}")
         return column
-
-
-class _Ahead(NamedTuple):
-    """A block that was pulled before it was asked for.
-
-    Attributes:
-        state: the source's, before.
-        block: or the error, which is to be raised when the block is asked for.
-        task: encodes it, if it can be.
-    """
-
-    state: dict[str, Any]
-    block: Block | Exception
-    task: Task[Ragged] | None
 
 
 def _text_of(value: Any) -> tuple[str, str | None]:

@@ -17,6 +17,7 @@ from torchzephon.nodes.graph import Estimate
 logger = logging.getLogger(__name__)
 
 _FIRST_WARNING = 1_000_000
+_FIRST_SIZE = 16
 
 
 class WorkSource(BaseNode[Work]):
@@ -84,6 +85,7 @@ class WorkSource(BaseNode[Work]):
         self.last: Work | None = None
         self._undelivered = 0
         self._warn_at = _FIRST_WARNING
+        self._next_size = self.block_size  # of the next Work
 
     def pointers(self, lane: int, num_lanes: int, cycle: int, start: int, stop: int) -> Work:
         """The samples ``[start, stop)`` of a lane in a cycle, fewer (or none) at the end of the curriculum.
@@ -98,9 +100,16 @@ class WorkSource(BaseNode[Work]):
         """Most pointers in a Work. Very many lanes share what they hold at once."""
         return self._block_size or max(16, min(256, 16384 // (self.num_lanes or 1)))
 
+    def begin_small(self) -> None:
+        """After this reset, lets the Works grow from few pointers to ``block_size``: what is first is wanted at once.
+
+        To be called by a node that does not care how samples are cut into blocks, if none before it does.
+        """
+        self._next_size = min(_FIRST_SIZE, self.block_size)
+
     def upcoming(self) -> Work:
         """What :meth:`next` will give, without going there; empty at the end."""
-        start, stop = self.position, self.position + self.block_size
+        start, stop = self.position, self.position + self._next_size
         return self.pointers(self.lane or 0, self.num_lanes or 1, self.cycle, start, stop)
 
     def bind_lane(self, lane: int, num_lanes: int) -> None:
@@ -138,6 +147,7 @@ class WorkSource(BaseNode[Work]):
         super().reset(initial_state)
         self.position = 0
         self.last = None
+        self._next_size = self.block_size
         self.note_delivery()
         if initial_state is not None:
             self.cycle, self.position = self._checked_state(initial_state)
@@ -148,6 +158,7 @@ class WorkSource(BaseNode[Work]):
         if not len(work):
             raise StopIteration
         self.position += len(work)
+        self._next_size = min(2 * self._next_size, self.block_size)
         self.last = work
         self._undelivered += len(work)
         if self._undelivered >= self._warn_at:

@@ -29,9 +29,9 @@ _setting = threading.Lock()
 
 @contextmanager
 def thread_limit(variable: str, threads: int) -> Iterator[None]:
-    """Sets an environment variable to a number of threads, at least 1, while a library makes its pool, which it does once.
+    """Sets a variable to a number of threads, 1 at least, while a library makes its pool, which it does once.
 
-    A value that the user has set stays. Afterwards the variable is gone again, so that it does not reach
+    A value that the user has set stays. Afterwards the environment variable is gone again, so that it does not reach
     subprocesses, which may have another share of the cores.
     """
     with _setting:
