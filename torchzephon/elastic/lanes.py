@@ -407,6 +407,9 @@ class Lanes(BaseNode[Any]):
             for lane in slots:
                 if lane == BLANK:
                     values.append(self._make_blank())
+                elif self.schedule.is_dry(lane):
+                    values.append(self._make_blank())
+                    states[lane] = self._dry_state()
                 else:
                     value, states[lane] = self._supply.take(lane)
                     self.schedule.gave(lane)
@@ -431,13 +434,17 @@ class Lanes(BaseNode[Any]):
 
     def _open_round(self) -> None:
         slots = self.schedule.slots()
-        self._states.update(dict.fromkeys(self.schedule.dry, LaneState(self._round, self._cycle, dry=True).to_json()))
+        self._states.update(dict.fromkeys(self.schedule.dry, self._dry_state()))
         if slots is None:
             self._end_cycle()
         elif slots:
             self._slots = slots
         else:
             self._advance()
+
+    def _dry_state(self) -> str:
+        """The state of a lane that has nothing for the current round."""
+        return LaneState(self._round, self._cycle, dry=True).to_json()
 
     def _advance(self) -> None:
         self._round += 1

@@ -30,7 +30,7 @@ class Schedule:
 
     Attributes:
         round: the current round.
-        dry: the lanes of this rank that were found to have nothing for the current round, or for a later one.
+        dry: the lanes of this rank that :meth:`slots` left out, because they have nothing more.
     """
 
     def __init__(
@@ -72,7 +72,8 @@ class Schedule:
     def slots(self) -> list[int] | None:
         """The lanes of the current round, in order, with ``BLANK`` for a batch that must be made up; None at the end.
 
-        The list may be empty, when all lanes are ahead of the round already.
+        The list may be empty, when all lanes are ahead of the round already. A lane in it may turn out to be dry when
+        its turn comes: with many lanes the first batch is not to wait for all others.
         """
         if not self._exists():
             self.dry = [lane for lane in self._given if not self._has(lane, self.round)]
@@ -83,16 +84,24 @@ class Schedule:
         for lane, given in self._given.items():
             if given > self.round:  # the state was saved in the middle of this round, after the lane's turn
                 slots += [BLANK] * self._pads
-            elif self._supply.has(lane, given):
+            elif self._end != "ragged" or self._supply.has(lane, given):
                 slots.append(lane)
             else:
                 self.dry.append(lane)
-                if self._end != "ragged":
-                    self._refuse_surprise(lane)
-                    slots.append(BLANK)
         if self._pads and self._end != "ragged":
             slots += [BLANK] * (self._assignment.most_owned - len(slots))
         return slots
+
+    def is_dry(self, lane: int) -> bool:
+        """Whether a lane of the current round has nothing for it, so that its slot is blank.
+
+        Raises:
+            LaneError: where that cannot be.
+        """
+        if self._supply.has(lane, self._given[lane]):
+            return False
+        self._refuse_surprise(lane)
+        return True
 
     def gave(self, lane: int) -> None:
         """A lane's batch of the current round was delivered."""

@@ -119,11 +119,11 @@ class MixtureWorkSource(WorkSource):
         """The samples ``[start, stop)`` of a lane; more are computed at once and held, which is much cheaper."""
         place = lane, num_lanes, cycle
         for held in self._held:
-            if held.place == place and held.start <= start <= stop <= held.start + len(held.work):
+            if held.place == place and held.start <= start <= stop <= held.stop:
                 return held.work[start - held.start : stop - held.start]
         deal = self.curriculum.deal(num_lanes, self._chunk_size, cycle)
         count = max(stop - start, min(_POINTERS_AT_ONCE, _POINTERS_HELD // num_lanes))
-        held = _Held(place, start, self.curriculum.work(deal, lane, start, start + count))
+        held = _Held(place, start, start + count, self.curriculum.work(deal, lane, start, start + count))
         self._held = [held, *self._held[:1]]  # where the lane is, and where its reader looks ahead
         return held.work[: stop - start]
 
@@ -189,10 +189,11 @@ class MixtureWorkSource(WorkSource):
 
 
 class _Held(NamedTuple):
-    """Pointers of a lane that were computed together."""
+    """Pointers of a lane that were computed together: those of ``[start, stop)``, as far as there are any."""
 
     place: tuple[int, int, int]
     start: int
+    stop: int
     work: Work
 
 
