@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torchdata.nodes import BaseNode, Mapper
+from torchdata.nodes import BaseNode, IterableWrapper, Mapper
 
 import torchzephon as tz
 from torchzephon.data.ragged import Ragged
@@ -310,3 +310,12 @@ def test_source_digests():
 
 def test_stock_mapper_functions_have_names_too():
     assert function_name(Mapper(Numbers([1]), double).map_fn) == f"{__name__}.double"
+
+
+@pytest.mark.parametrize("count", [-1, "2", True, 1.0, None])
+def test_a_damaged_count_of_skipped_samples_is_refused(count):
+    node = tz.SampleMapper(IterableWrapper([{"a": 1}]), lambda sample: sample, on_error="skip")
+    node.reset()
+    next(node)
+    with pytest.raises(tz.StateError, match="skipped samples must be an integer"):
+        node.reset({**node.state_dict(), "skipped": count})

@@ -16,9 +16,9 @@ from torchzephon.nodes.work_source import WorkSource
 
 def decode_ahead(source: WorkSource, stores: Sequence[Store], pool: Pool) -> None:
     """Has the next Work's row groups decoded into the pool. It changes no state: whatever goes wrong, reading tells."""
-    for pointers in source.upcoming().by_shard():
-        dataset, store = source.datasets[pointers.dataset], stores[pointers.dataset]
-        with contextlib.suppress(Exception):
+    with contextlib.suppress(Exception):
+        for pointers in source.upcoming().by_shard():
+            dataset, store = source.datasets[pointers.dataset], stores[pointers.dataset]
             if not dataset.is_decoded(pointers.shard, pointers.rows, store, pool):
                 Task(partial(_decode, dataset, pointers, store, pool), "decoder")
 

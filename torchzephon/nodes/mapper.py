@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
@@ -13,8 +12,7 @@ from torchzephon.data.block import Block, as_block
 from torchzephon.errors import DataError
 from torchzephon.nodes.functions import function_name
 from torchzephon.nodes.graph import Estimate
-
-logger = logging.getLogger(__name__)
+from torchzephon.nodes.skips import Skips
 
 
 class SampleMapper(BaseNode[Block]):
@@ -38,7 +36,6 @@ class SampleMapper(BaseNode[Block]):
 
     passes_blocks = True
     SOURCE_KEY = "source"
-    SKIPPED_KEY = "skipped"
 
     def __init__(
         self,
@@ -57,12 +54,12 @@ class SampleMapper(BaseNode[Block]):
         self.source = source
         self.fn = fn
         self.on_error = on_error
-        self.skipped = 0
+        self._skips = Skips()
 
     def reset(self, initial_state: dict[str, Any] | None = None) -> None:
         """Resets the source; the function has no state."""
         super().reset(initial_state)
-        self.skipped = 0 if initial_state is None else initial_state.get(self.SKIPPED_KEY, 0)
+        self._skips.reset(initial_state)
         self.source.reset(None if initial_state is None else initial_state[self.SOURCE_KEY])
 
     def next(self) -> Block:
@@ -81,10 +78,12 @@ class SampleMapper(BaseNode[Block]):
 
     def get_state(self) -> dict[str, Any]:
         """The source's state, and the count of skipped samples when there are any."""
-        state: dict[str, Any] = {self.SOURCE_KEY: self.source.state_dict()}
-        if self.skipped:
-            state[self.SKIPPED_KEY] = self.skipped
-        return state
+        return {self.SOURCE_KEY: self.source.state_dict(), **self._skips.state()}
+
+    @property
+    def skipped(self) -> int:
+        """Samples passed over so far in this cycle."""
+        return self._skips.count
 
     def describe(self) -> dict[str, Any]:
         """The function: it is compared by its name, and a changed source under the same name is a warning."""
@@ -102,9 +101,7 @@ class SampleMapper(BaseNode[Block]):
             failure = f"{function_name(self.fn)} raised {type(error).__name__}: {error} for {block.locate(row)}"
             if self.on_error == "raise":
                 raise DataError(f'{failure}; fix the function or the sample, or pass on_error="skip"') from error
-            self.skipped += 1
-            if self.skipped & (self.skipped - 1) == 0:  # a power of two
-                logger.warning("skipped a sample (%d so far): %s", self.skipped, failure)
+            self._skips.add(failure)
             return []
         if result is None:
             return []

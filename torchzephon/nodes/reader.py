@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,10 +19,9 @@ from torchzephon.data.sizes import parse_bytes
 from torchzephon.errors import DataError, StateError
 from torchzephon.nodes.decode_ahead import decode_ahead
 from torchzephon.nodes.graph import Estimate, check_state, walk
+from torchzephon.nodes.skips import Skips
 from torchzephon.nodes.work_source import WorkSource
 from torchzephon.nodes.working_set import WorkingSet, working_set_of
-
-logger = logging.getLogger(__name__)
 
 
 class Reader(BaseNode[Block]):
@@ -53,7 +51,6 @@ class Reader(BaseNode[Block]):
     passes_blocks = True
     SOURCE_KEY = "source"
     USED_KEY = "used"
-    SKIPPED_KEY = "skipped"
 
     def __init__(
         self,
@@ -75,14 +72,14 @@ class Reader(BaseNode[Block]):
             dataset.store if cache_dir is cache_size is None else dataset.store.with_cache(cache_dir, cache_size)
             for dataset in self._leaf.datasets
         ]
-        self._begin(used=0, skipped=0)
+        self._skips = Skips()
+        self._begin(used=0)
 
     @property
     def _working_set(self) -> WorkingSet:
         return working_set_of(self._pool)
 
-    def _begin(self, used: int, skipped: int) -> None:
-        self._skipped = skipped
+    def _begin(self, used: int) -> None:
         self._ahead = used  # pointers after the loaded anchor that are used up already
         self._anchor: dict[str, Any] | None = None  # the source's state before the work
         self._work: Work | None = None  # what is being read
@@ -92,13 +89,14 @@ class Reader(BaseNode[Block]):
     def reset(self, initial_state: dict[str, Any] | None = None) -> None:
         """Goes to the beginning, or to where the state was taken."""
         super().reset(initial_state)
+        self._skips.reset(initial_state)
         self._working_set.join(self._leaf.lane or 0)
         if initial_state is None:
-            self._begin(used=0, skipped=0)
+            self._begin(used=0)
             self.source.reset(None)
             return
-        check_state(self, initial_state, self.USED_KEY, *({self.SKIPPED_KEY} & set(initial_state)))
-        self._begin(initial_state[self.USED_KEY], initial_state.get(self.SKIPPED_KEY, 0))
+        check_state(self, initial_state, self.USED_KEY)
+        self._begin(used=initial_state[self.USED_KEY])
         self.source.reset(initial_state[self.SOURCE_KEY])
 
     def get_state(self) -> dict[str, Any]:
@@ -107,7 +105,7 @@ class Reader(BaseNode[Block]):
             state = {self.SOURCE_KEY: self.source.state_dict(), self.USED_KEY: self._ahead}
         else:
             state = {self.SOURCE_KEY: self._anchor, self.USED_KEY: self._at}
-        return {**state, self.SKIPPED_KEY: self._skipped} if self._skipped else state
+        return {**state, **self._skips.state()}
 
     def next(self) -> Block:
         """The next samples, at least one."""
@@ -115,11 +113,9 @@ class Reader(BaseNode[Block]):
         while True:
             work = self._work or self._pull()
             block, used = self._read_block(work[self._at :])
-            bad = used - len(block)
             self._at += used
             if self._at == len(work):
                 self._work = None
-            self._skipped += bad
             if len(block):
                 return block
 
@@ -207,7 +203,8 @@ class Reader(BaseNode[Block]):
         """Puts what was read from several shards into the order of the pointers."""
         errors = [error for read in reads for error in read.errors]
         if errors:
-            self._log(errors)
+            for error in errors:
+                self._skips.add(error)
             good = np.sort(np.concatenate([read.at for read in reads]))
             reads = [_Read(read.columns, np.searchsorted(good, read.at), []) for read in reads if len(read.at)]
             work = work[good]
@@ -219,12 +216,6 @@ class Reader(BaseNode[Block]):
             rows[read.at] = np.arange(len(read.at))
         columns = join_columns([read.columns for read in reads], which, rows)
         return Block(columns, work, self._leaf.datasets, size=len(work))
-
-    def _log(self, errors: list[str]) -> None:
-        """Names a few of the samples that are skipped: the first, the second, the fourth and so on."""
-        for number, error in enumerate(errors, self._skipped + 1):
-            if number & (number - 1) == 0:
-                logger.warning("skipped a sample, number %d of this lane in this cycle: %s", number, error)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Sequence
 from functools import partial
@@ -18,13 +17,12 @@ from torchzephon.data.ragged import Ragged
 from torchzephon.errors import DataError
 from torchzephon.nodes.graph import Estimate
 from torchzephon.nodes.look_ahead import LookAhead
+from torchzephon.nodes.skips import Skips
 from torchzephon.text.choice import BACKENDS
 from torchzephon.text.content import SPECIAL_TOKENS, SpecialTokens
 from torchzephon.text.cutting import split, truncate
 from torchzephon.text.load import load_content
 from torchzephon.text.shared import SharedEncoder
-
-logger = logging.getLogger(__name__)
 
 _BYTES_PER_TOKEN = 4.0  # of English and of code, with vocabularies of 32k to 256k
 
@@ -64,7 +62,6 @@ class TextTokenizer(BaseNode[Block]):
 
     passes_blocks = True
     SOURCE_KEY = "source"
-    SKIPPED_KEY = "skipped"
 
     def __init__(
         self,
@@ -106,7 +103,7 @@ class TextTokenizer(BaseNode[Block]):
         self.max_length = max_length
         self.overflow = overflow
         self.on_error = on_error
-        self.skipped = 0
+        self._skips = Skips()
         self._blocks = LookAhead(source)
         content = load_content(tokenizer, special_tokens)
         self.encoder = SharedEncoder(content, backend=backend, allow_special=allow_special)
@@ -120,7 +117,7 @@ class TextTokenizer(BaseNode[Block]):
         """Resets the source; the encoder has no state."""
         super().reset(initial_state)
         self._blocks.clear()
-        self.skipped = 0 if initial_state is None else initial_state.get(self.SKIPPED_KEY, 0)
+        self._skips.reset(initial_state)
         self.source.reset(None if initial_state is None else initial_state[self.SOURCE_KEY])
 
     def next(self) -> Block:
@@ -140,10 +137,12 @@ class TextTokenizer(BaseNode[Block]):
 
     def get_state(self) -> dict[str, Any]:
         """The source's state, and the count of skipped samples when there are any."""
-        state: dict[str, Any] = {self.SOURCE_KEY: self._blocks.state()}
-        if self.skipped:
-            state[self.SKIPPED_KEY] = self.skipped
-        return state
+        return {self.SOURCE_KEY: self._blocks.state(), **self._skips.state()}
+
+    @property
+    def skipped(self) -> int:
+        """Samples passed over so far in this cycle."""
+        return self._skips.count
 
     def describe(self) -> dict[str, Any]:
         """The arguments; the tokenizer by a digest of its content and control tokens, the backend by its version."""
@@ -218,9 +217,7 @@ class TextTokenizer(BaseNode[Block]):
                 f"{failure}; the sample has the fields {have or '(none)'}. Name another with "
                 'TextTokenizer(..., field=...), repair the sample, or pass on_error="skip"',
             )
-        self.skipped += 1
-        if self.skipped & (self.skipped - 1) == 0:  # a power of two
-            logger.warning("skipped a sample (%d so far): %s", self.skipped, failure)
+        self._skips.add(failure)
 
     def _kept(self, block: Block, name: str) -> Column:
         column: Column = block.columns.get(name, [MISSING])
