@@ -15,8 +15,9 @@ from torchdata.nodes import BaseNode
 from torchzephon.curriculum.checks import check_choice, check_int
 from torchzephon.elastic.agreement import EndAgreement
 from torchzephon.elastic.assignment import DataParallel, assign_lanes
-from torchzephon.elastic.description import describe_graph, refuse_differences
+from torchzephon.elastic.description import describe_graph
 from torchzephon.elastic.lane_state import LaneState
+from torchzephon.elastic.loadable import check_loadable
 from torchzephon.elastic.pump import Pump
 from torchzephon.elastic.schedule import BLANK, Schedule
 from torchzephon.elastic.state import Graph, State, parse_state
@@ -258,7 +259,9 @@ class Lanes(BaseNode[Any]):
         self._refuse_fork()
         if initial_state is not None:
             state = parse_state(initial_state)
-            self._check_loadable(state)
+            self._graph = check_loadable(
+                state, self._graph, self.num_lanes, self.owned, pads=not self.pads or self._blank is not None
+            )
             self._halt()
             self._load(state)
         elif self._dry_at_load:
@@ -332,38 +335,6 @@ class Lanes(BaseNode[Any]):
         self._ended = False
         self._dry_at_load = False
         self._error = None
-
-    def _check_loadable(self, state: State) -> None:
-        if state.num_lanes != self.num_lanes:
-            raise StateError(
-                f"the state has {state.num_lanes} lanes, this run num_lanes={self.num_lanes}: the number of lanes is "
-                f"fixed for the whole run; use num_lanes={state.num_lanes}"
-            )
-        accepted, warnings = refuse_differences(
-            state.graph.nodes, self._graph.nodes, state.graph.accept, "the state cannot be loaded"
-        )
-        if missing := [lane for lane in self.owned if lane not in state.lanes]:
-            raise StateError(
-                f"the state lacks lanes {missing} of this rank's {self.owned[0]}-{self.owned[-1]} (it has "
-                f"{sorted(state.lanes)}): a rank's state holds its own lanes only. Load all ranks' states together: "
-                "merge_states([...]), gather_state(loader), or torch.distributed.checkpoint"
-            )
-        states = {lane: state.lane(lane) for lane in state.lanes}
-        if len(cycles := {lane.cycle for lane in states.values()}) > 1:
-            raise StateError(f"the lanes are in different cycles {sorted(cycles)}: the ranks saved at different times")
-        ahead = [lane for lane in self.owned if not states[lane].dry and states[lane].given > state.round]
-        if ahead and self.pads and self._blank is None:
-            raise StateError(
-                f"the state was saved in the middle of a round (lanes {ahead} are ahead), and the root node has no "
-                "blank() to keep the ranks in step: save between rounds, or use uneven='allow'"
-            )
-        for warning in warnings:
-            logger.warning("%s", warning)
-        history = state.graph.history
-        if accepted:
-            history = [*history, {"round": state.round, "changes": sorted(accepted.values())}]
-            logger.warning("accepted differences: %s", "; ".join(sorted(accepted.values())))
-        self._graph = Graph(self._graph.nodes, history=history)
 
     def _launch(self) -> None:
         states = _read(self._states)
