@@ -267,6 +267,7 @@ def test_a_worker_that_exits_without_a_code_is_named():
     [
         (signal.SIGKILL, r"signal 9 \(SIGKILL, often the system running out of memory\)"),
         (signal.SIGSEGV, r"signal 11 \(SIGSEGV\)"),
+        (signal.SIGBUS, r"signal 7 \(SIGBUS, often a full /dev/shm: .*--shm-size.*prefetch_factor\)"),
     ],
 )
 def test_a_worker_that_is_killed_is_named_with_its_signal(number, match):

@@ -22,6 +22,12 @@ from torchzephon.errors import LaneError, StateError, WorkerError
 _PREFETCH = 4  # rounds: with torch's 2, workers wait for a parent that is late for a moment
 
 
+_OFTEN = {
+    "SIGKILL": ", often the system running out of memory",
+    "SIGBUS": ", often a full /dev/shm: give the container more (docker run --shm-size), or lower prefetch_factor",
+}
+
+
 @dataclass
 class Share:
     """A worker's share of one round, the item of the StatefulDataLoader.
@@ -217,4 +223,4 @@ def _signal_name(number: int) -> str:
         name = signal.Signals(number).name
     except ValueError:
         return "unknown"
-    return f"{name}, often the system running out of memory" if number == signal.SIGKILL else name
+    return name + _OFTEN.get(name, "")
