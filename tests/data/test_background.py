@@ -65,6 +65,10 @@ def test_what_is_done_holds_nothing():
 def test_copies_and_pickles_have_the_result():
     task = Task(lambda: [1, 2], "test-copies")
     assert copy.deepcopy(task).result() == pickle.loads(pickle.dumps(task)).result() == [1, 2]
+    failed = Task(lambda: 1 / 0, "test-copies")
+    for other in (copy.deepcopy(failed), pickle.loads(pickle.dumps(failed))):
+        with pytest.raises(ZeroDivisionError):
+            other.result()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")

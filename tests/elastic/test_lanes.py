@@ -293,6 +293,22 @@ def test_a_state_in_mid_round_keeps_padded_ranks_in_step():
     assert shares[1] == [streams[2][1], streams[3][1], streams[2][2], streams[3][2]]
 
 
+@pytest.mark.parametrize("num_lanes", [3, 4, 7])
+def test_a_blank_batch_that_was_given_is_not_given_again(num_lanes):
+    docs = [{"input_ids": [i] * 8} for i in range(1, 2 * num_lanes - 1)]  # the last lanes end before the others
+    build = lambda: token_graph(docs, seq_len=7, batch_size=1, exhausted_policy="stop", chunk_size=1)  # noqa: E731
+    node = tz.Lanes(build(), num_lanes, num_threads=0)
+    states, expected = [node.state_dict()], []
+    for batch in node:
+        expected.append(plain(batch))
+        states.append(through_json(node.state_dict()))
+    assert sum(all(label == -100 for label in batch["labels"][0]) for batch in expected) == 2
+    for given, state in enumerate(states[:-1]):
+        again = tz.Lanes(build(), num_lanes, num_threads=0)
+        again.reset(state)
+        assert run(again) == expected[given:]
+
+
 def test_a_state_in_mid_round_needs_no_blanks_on_one_rank():
     node = lanes()
     for _ in range(LANES + 1):

@@ -181,6 +181,16 @@ def test_narrow_tensors_are_widened_and_others_of_the_same_shape_are_not():
     assert same(receiver.unpack(sender.pack(wide)), wide)  # where the values did not fit
 
 
+@pytest.mark.parametrize("rows", [(2, 3), (1, 1, 2)])
+def test_narrow_tensors_that_cannot_be_stacked_are_widened_too(rows):
+    wide = [training_batch(seed, count) for seed, count in enumerate(rows)]
+    sender, receiver = ends()
+    sender.begin(widened={"input_ids", "labels", "positions"})
+    narrow = [{name: tensor.int() for name, tensor in batch.items()} for batch in wide]
+    assert same(receiver.unpack(sender.pack(narrow)), wide)
+    assert same(receiver.unpack(sender.pack([narrow[0], wide[1]])), wide[:2])
+
+
 def test_memory_is_used_again_and_sent_once():
     sender, receiver = ends()
     packed = []

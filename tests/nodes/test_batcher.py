@@ -299,3 +299,14 @@ def test_what_does_not_fit_into_int32_is_not_narrowed(options):
     narrow.narrow()
     one, other = next(iter(wide)), next(iter(narrow))
     assert all(other[name].dtype == torch.int64 and torch.equal(one[name], other[name]) for name in NAMES)
+
+
+def test_a_subclass_that_may_reckon_with_the_tensors_is_not_narrowed():
+    class Hashed(TrainingBatcher):
+        def next(self):
+            batch = super().next()
+            return {**batch, "hash": batch["input_ids"] * 1_000_000_007}
+
+    node = Hashed(packed(make_documents([40]), 8), 2)
+    assert not node.narrow()
+    assert {tensor.dtype for tensor in next(iter(node)).values()} == {torch.int64}

@@ -5,11 +5,10 @@ from __future__ import annotations
 import atexit
 import os
 import threading
-from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future
 from functools import cache
-from typing import Any, Generic, TypeVar
+from queue import Empty, SimpleQueue
+from typing import Any, Generic, TypeVar, cast
 
 T = TypeVar("T")
 
@@ -19,6 +18,8 @@ _LINGER_S = 0.05
 class Task(Generic[T]):
     """Something that a thread does in the background.
 
+    Nothing here but plain locks: whoever waits may be interrupted (Ctrl-C) anywhere, and go on.
+
     Args:
         function: does it. It should spend its time outside of Python: else it takes from the consumer what it gives.
         thread: name of the thread, of which each process has one. It does its tasks in turn.
@@ -27,33 +28,48 @@ class Task(Generic[T]):
     def __init__(self, function: Callable[[], T], thread: str) -> None:
         self._function = function
         self._pid = os.getpid()
-        self._future: Future[T] = Future()
+        self._value: T | None = None
+        self._error: BaseException | None = None
+        self._done = threading.Lock()  # held until it is done
+        self._done.acquire()
         _thread(self._pid, thread).add(self)
 
     def result(self) -> T:
         """What the function gave, waiting for it; or raises what it raised."""
         if self._pid != os.getpid():  # forked, and the thread is not here
             return self._function()
-        return self._future.result()
+        with self._done:
+            pass
+        if self._error is not None:
+            raise self._error
+        return cast("T", self._value)
 
     def run(self) -> None:
         """For the thread."""
         try:
-            self._future.set_result(self._function())
+            self._value = self._function()
         except BaseException as error:  # such as SystemExit: whoever waits must hear of it
-            self._future.set_exception(error)
+            self._error = error
+        finally:
+            self._done.release()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _Done, (self.result(),)
+        try:
+            return _Done, (self.result(), None)
+        except Exception as error:
+            return _Done, (None, error)
 
 
 class _Done(Generic[T]):
     """A task that was copied."""
 
-    def __init__(self, value: T) -> None:
+    def __init__(self, value: T, error: Exception | None) -> None:
         self._value = value
+        self._error = error
 
     def result(self) -> T:
+        if self._error is not None:
+            raise self._error
         return self._value
 
 
@@ -66,36 +82,40 @@ class _Thread:
     def __init__(self, pid: int, name: str) -> None:
         self._pid = pid
         self._name = name
-        self._tasks: deque[Task[Any]] = deque()
-        self._changed = threading.Condition()
+        self._tasks: SimpleQueue[Task[Any] | None] = SimpleQueue()
+        self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
         atexit.register(self._stop)
 
     def add(self, task: Task[Any]) -> None:
-        with self._changed:
-            self._tasks.append(task)
-            if self._thread is not None and self._thread.is_alive():
-                self._changed.notify()
-            else:
+        self._tasks.put(task)
+        with self._starting:
+            if self._thread is None or not self._thread.is_alive():
                 self._thread = threading.Thread(target=self._run, name=f"torchzephon-{self._name}", daemon=True)
                 self._thread.start()
 
     def _run(self) -> None:
         while True:
-            with self._changed:
-                if not self._tasks and not self._changed.wait_for(lambda: self._tasks, _LINGER_S):
-                    self._thread = None
-                    return
-                task = self._tasks.popleft()
+            try:
+                task = self._tasks.get(timeout=_LINGER_S)
+            except Empty:
+                with self._starting:
+                    if self._tasks.empty():
+                        self._thread = None
+                        return
+                continue
+            if task is None:
+                return
             task.run()
             del task  # what it holds is not to be held until the next one comes
 
     def _stop(self) -> None:
-        if self._pid != os.getpid():  # forked: the lock may be held for ever
+        if self._pid != os.getpid():  # forked: the thread is not here, and its locks may be held
             return
-        with self._changed:
-            self._tasks.clear()
-            thread = self._thread
+        thread = self._thread
+        while not self._tasks.empty():
+            self._tasks.get()
+        self._tasks.put(None)
         if thread is not None:
             thread.join()
 

@@ -342,6 +342,8 @@ class Lanes(BaseNode[Any]):
         self._pid = os.getpid()
         self._supply.start(states)
         self.schedule.begin(self._supply, states, self._round)
+        if self._slots and (self.schedule.round != self._round or not self.schedule.goes_on()):
+            self._slots = []  # ranks that were interrupted elsewhere begin together
         self._round = self.schedule.round
         if not self._logged:
             self._logged = True
@@ -380,7 +382,7 @@ class Lanes(BaseNode[Any]):
                     values.append(self._make_blank())
                 elif self.schedule.is_dry(lane):
                     values.append(self._make_blank())
-                    states[lane] = self._dry_state()
+                    states[lane] = self._dry_state(self._round + 1)
                 else:
                     value, states[lane] = self._supply.take(lane)
                     self.schedule.gave(lane)
@@ -405,7 +407,7 @@ class Lanes(BaseNode[Any]):
 
     def _open_round(self) -> None:
         slots = self.schedule.slots()
-        self._states.update(dict.fromkeys(self.schedule.dry, self._dry_state()))
+        self._states.update(dict.fromkeys(self.schedule.dry, self._dry_state(self._round)))
         if slots is None:
             self._end_cycle()
         elif slots:
@@ -413,9 +415,9 @@ class Lanes(BaseNode[Any]):
         else:
             self._advance()
 
-    def _dry_state(self) -> str:
-        """The state of a lane that has nothing for the current round."""
-        return LaneState(self._round, self._cycle, dry=True).to_json()
+    def _dry_state(self, given: int) -> str:
+        """The state of a lane that has nothing more, and stood in ``given`` rounds, with blank batches at last."""
+        return LaneState(given, self._cycle, dry=True).to_json()
 
     def _advance(self) -> None:
         self._round += 1

@@ -119,7 +119,8 @@ class Pump:
             self._changed.notify_all()
         if threading.current_thread() not in self._threads:  # where the garbage collector may find the node
             for thread in self._threads:
-                thread.join()
+                if thread.ident is not None:  # else the start was interrupted
+                    thread.join()
         self._threads.clear()
 
     def _run_ahead(self, lanes: Sequence[Lane]) -> None:

@@ -69,6 +69,10 @@ class Schedule:
         self._agreed = round_index  # and before this one they take place;
         self._end_agreed = False  # nothing takes place after them
 
+    def goes_on(self) -> bool:
+        """Whether the current round, some of which was delivered before an interruption, takes place."""
+        return self._exists()
+
     def slots(self) -> list[int] | None:
         """The lanes of the current round, in order, with ``BLANK`` for a batch that must be made up; None at the end.
 

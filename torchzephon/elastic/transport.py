@@ -96,10 +96,10 @@ class Sender:
         """Prepares batches for the trip."""
         self._sent += 1
         groups = _group_names(batches, self._widened)
-        if not groups:
-            return Packed(None, None, [], list(batches))
         stacked = {name for names in groups for name in names}
-        plain = [{name: None if name in stacked else value for name, value in batch.items()} for batch in batches]
+        plain = [self._rest(batch, stacked) for batch in batches]
+        if not groups:
+            return Packed(None, None, [], plain)
         stacks: list[Stack] = []
         for names in groups:
             offset = -(-stacks[-1].end // _ALIGNMENT) * _ALIGNMENT if stacks else 0
@@ -112,6 +112,13 @@ class Sender:
         memory = None if slot in self._known else self._memory[slot]
         self._known.add(slot)
         return Packed(slot, memory, stacks, plain)
+
+    def _rest(self, batch: Any, stacked: Collection[str]) -> Any:
+        """A batch without the tensors that are stacked, the others as wide as they should be."""
+        if type(batch) is not dict:
+            return batch
+        wide = {name: batch[name].long() for name in self._widened if name in batch and name not in stacked}
+        return {name: None if name in stacked else wide.get(name, value) for name, value in batch.items()}
 
     def _free_slot(self, size: int) -> int:
         """A slot that the parent has no use for any more, and now has at least ``size`` bytes."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import signal
+import time
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from multiprocessing.connection import wait
 from typing import Any, NoReturn
 
 import torch
@@ -22,6 +22,7 @@ from torchzephon.errors import LaneError, StateError, WorkerError
 _PREFETCH = 4  # rounds: with torch's 2, workers wait for a parent that is late for a moment
 
 
+_DYING_S = 5
 _OFTEN = {
     "SIGKILL": ", often the system running out of memory",
     "SIGBUS": ", often a full /dev/shm: give the container more (docker run --shm-size), or lower prefetch_factor",
@@ -189,8 +190,13 @@ class WorkerSupply:
 
     def _name_dead(self, error: BaseException) -> str:
         """Says which workers have died, and of what; empty when none has."""
+        deadline = time.monotonic() + _DYING_S  # a worker's connection can break before it is dead
+        while not (dead := self._dead(error)) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return "; ".join(dead)
+
+    def _dead(self, error: BaseException) -> list[str]:
         processes = getattr(self._iterator, "_workers", [])
-        wait([process.sentinel for process in processes], timeout=5)  # its connection can break before it is dead
         owned = list(self._queues)
         messages = []
         for number, process in enumerate(processes):
@@ -199,7 +205,7 @@ class WorkerSupply:
                 lanes = _lanes_of(number, self._num_workers, owned)
                 cause = f"exit code {code}" if code >= 0 else f"signal {-code} ({_signal_name(-code)})"
                 messages.append(f"worker {number} (pid {process.pid}, lanes {lanes[0]}-{lanes[-1]}) died of {cause}")
-        return "; ".join(messages)
+        return messages
 
 
 def _lanes_of(worker: int, num_workers: int, owned: list[int]) -> list[int]:

@@ -123,8 +123,9 @@ class TrainingBatcher(BaseNode[dict[str, Any]]):
 
     def narrow(self) -> Collection[str]:
         """Yields int32 tensors from now on, where all values fit: see :class:`~torchzephon.nodes.graph.Narrowable`."""
-        if _INT32.min <= self.ignore_index <= _INT32.max:
-            self._is_narrow = True
+        if type(self) is not TrainingBatcher:  # a subclass may reckon with the tensors
+            return ()
+        self._is_narrow = _INT32.min <= self.ignore_index <= _INT32.max
         return _TENSORS
 
     def describe(self) -> dict[str, Any]:

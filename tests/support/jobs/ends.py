@@ -194,6 +194,45 @@ def all_ranks_leave_after_the_same_round_and_iterate_again(out):
     assert joined(gathered(list(map(real, loader)))) == expected
 
 
+def alike(wrap=None):
+    """A graph in which every rank reaches the same sample at the same time."""
+    docs = [{"input_ids": [i] * 9} for i in range(1, 65)]
+    return token_graph(docs, seq_len=8, batch_size=1, chunk_size=1, block_size=1, exhausted_policy="stop", wrap=wrap)
+
+
+@scenario
+def ranks_that_are_interrupted_in_a_round_go_on_with_it(out):
+    for at, (num_lanes, rounds, end) in itertools.product(
+        (1, 5, 9, 14), [(4, True, "pad"), (4, False, "pad"), (8, True, "drop")]
+    ):
+        calls = itertools.count(1)
+
+        def interrupt(sample, at=at, calls=calls):
+            if next(calls) == at:
+                raise KeyboardInterrupt
+            return sample
+
+        expected = [batch for share in open_loader(num_lanes, (0, 1), alike, end=end) for batch in share]
+        root = alike(lambda node, interrupt=interrupt: tz.SampleMapper(node, interrupt))
+        lanes = tz.Lanes(root, num_lanes, end=end, num_threads=0)
+        loader = tz.ElasticDataLoader(tz.Rounds(lanes) if rounds else lanes)
+        iterator, got, interrupts = iter(loader), [], 0
+        while True:
+            try:
+                item = next(iterator)
+            except KeyboardInterrupt:
+                interrupts += 1
+            except StopIteration:
+                break
+            else:
+                got += item if rounds else [item]
+        everybody = gathered((interrupts, len(got), real(got)))
+        assert {count for count, _, _ in everybody} == {1}
+        assert len({count for _, count, _ in everybody}) == 1
+        batches = sorted(str(batch) for _, _, batches in everybody for batch in batches)
+        assert batches == sorted(str(batch) for batch in real(expected)), (at, num_lanes, rounds, end)
+
+
 @scenario
 def a_rank_that_leaves_early_is_missed_at_once(out):
     for prefetch in (1, 3):
