@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -18,6 +19,8 @@ logger = logging.getLogger(__name__)
 
 _FIRST_WARNING = 1_000_000
 _FIRST_SIZE = 16
+_FEWEST, _MOST = 16, 256  # samples in a block where nothing else is asked for
+_MOST_HELD = 16384  # samples in one block of every lane
 
 
 class WorkSource(BaseNode[Work]):
@@ -45,8 +48,8 @@ class WorkSource(BaseNode[Work]):
 
     Args:
         datasets: what ``Work.dataset`` points into; names must differ.
-        block_size: most pointers in a Work, and so most samples in a block; it never changes the data. None: 256,
-            fewer with very many lanes, 16 at least.
+        block_size: most pointers in a Work, and so most samples in a block; it never changes the data. None: as
+            many as take a quarter of ``block_bytes``, 256 at most, fewer with very many lanes, 16 at least.
         block_bytes: the reader cuts a block that grows beyond this many bytes.
 
     Attributes:
@@ -85,7 +88,7 @@ class WorkSource(BaseNode[Work]):
         self.last: Work | None = None
         self._undelivered = 0
         self._warn_at = _FIRST_WARNING
-        self._next_size = self.block_size  # of the next Work
+        self._next_size = _FIRST_SIZE  # of the next Work
 
     def pointers(self, lane: int, num_lanes: int, cycle: int, start: int, stop: int) -> Work:
         """The samples ``[start, stop)`` of a lane in a cycle, fewer (or none) at the end of the curriculum.
@@ -97,8 +100,17 @@ class WorkSource(BaseNode[Work]):
 
     @property
     def block_size(self) -> int:
-        """Most pointers in a Work. Very many lanes share what they hold at once."""
-        return self._block_size or max(16, min(256, 16384 // (self.num_lanes or 1)))
+        """Most pointers in a Work. Large samples come in small blocks, and very many lanes share what they hold."""
+        if self._block_size is not None:
+            return self._block_size
+        fitting = self.block_bytes // (4 * max(1, self._sample_bytes))
+        return max(_FEWEST, min(_MOST, fitting, _MOST_HELD // (self.num_lanes or 1)))
+
+    @functools.cached_property
+    def _sample_bytes(self) -> int:
+        """Mean bytes of a sample on storage."""
+        samples = sum(dataset.num_samples for dataset in self.datasets)
+        return sum(dataset.num_bytes for dataset in self.datasets) // max(1, samples)
 
     def begin_small(self) -> None:
         """After this reset, lets the Works grow from few pointers to ``block_size``: what is first is wanted at once.
