@@ -131,7 +131,8 @@ class TextTokenizer(BaseNode[Block]):
             except (TypeError, UnicodeEncodeError):  # to look at every text first takes up to a quarter of the time
                 block = self._usable(block)
                 ids = self._encode(block)
-            self._blocks.look(self._begin)
+            if self.encoder.backend == "fastokens":  # others hold the interpreter, so that nothing would be gained
+                self._blocks.look(self._begin)
             if len(block):
                 return self._block(block, ids)
 
