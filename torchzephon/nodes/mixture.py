@@ -109,7 +109,7 @@ class MixtureWorkSource(WorkSource):
         )
         self.total = self.curriculum.total
         self.is_finite = self.total is not None
-        self._held: list[_Held] = []
+        self._held: _Held | None = None
 
     @property
     def deal(self) -> Deal:
@@ -119,14 +119,13 @@ class MixtureWorkSource(WorkSource):
     def pointers(self, lane: int, num_lanes: int, cycle: int, start: int, stop: int) -> Work:
         """The samples ``[start, stop)`` of a lane; more are computed at once and held, which is much cheaper."""
         place = lane, num_lanes, cycle
-        for held in self._held:
-            if held.place == place and held.start <= start <= stop <= held.stop:
-                return held.work[start - held.start : stop - held.start]
-        deal = self.curriculum.deal(num_lanes, self._chunk_size, cycle)
-        count = max(stop - start, min(_POINTERS_AT_ONCE, _POINTERS_HELD // num_lanes))
-        held = _Held(place, start, start + count, self.curriculum.work(deal, lane, start, start + count))
-        self._held = [held, *self._held[:1]]  # where the lane is, and where its reader looks ahead
-        return held.work[: stop - start]
+        held = self._held
+        if held is None or held.place != place or not held.start <= start <= stop <= held.stop:
+            deal = self.curriculum.deal(num_lanes, self._chunk_size, cycle)
+            count = max(stop - start, min(_POINTERS_AT_ONCE, _POINTERS_HELD // num_lanes))
+            work = self.curriculum.work(deal, lane, start, start + count)
+            held = self._held = _Held(place, start, start + count, work)
+        return held.work[start - held.start : stop - held.start]
 
     def reset(self, initial_state: dict[str, Any] | None = None) -> None:
         """Goes to the beginning of the cycle, or to the cycle and position of a state.
