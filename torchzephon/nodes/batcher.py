@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -17,7 +16,11 @@ from torchzephon.errors import DataError, StateError
 from torchzephon.nodes.boundaries import continued, document_bounds
 from torchzephon.nodes.graph import Estimate, find_blank, walk
 
+Stack: TypeAlias = "Mapping[str, NDArray[Any]]"
+"""Several sequences: each entry that :class:`SequencePacker` documents, ``[n, ...]``."""
+
 _TENSORS = ("input_ids", "labels", "positions")
+_FIELDS = ("input_ids", "positions", "loss_mask", "num_tokens")
 _INT32 = torch.iinfo(torch.int32)
 
 
@@ -95,13 +98,19 @@ class TrainingBatcher(BaseNode[dict[str, Any]]):
 
     def next(self) -> dict[str, Any]:
         """The next batch."""
-        rows = list(itertools.islice(self.source, self.batch_size))
-        missing = self.batch_size - len(rows)
-        if not rows or (missing and self.drop_last):
+        stacks: list[Stack] = []
+        missing = self.batch_size
+        while missing:
+            try:
+                stacks.append(self._next_stack(missing))
+            except StopIteration:
+                break
+            missing -= len(stacks[-1]["input_ids"])
+        if not stacks or (missing and self.drop_last):
             raise StopIteration
         if missing:
-            rows += [self._blank_like(rows[0])] * missing
-        return self._batch(rows)
+            stacks += [self._blank_like(stacks[0])] * missing
+        return self._batch(stacks)
 
     def get_state(self) -> dict[str, Any]:
         """The source's state: nothing is held between batches."""
@@ -119,7 +128,7 @@ class TrainingBatcher(BaseNode[dict[str, Any]]):
                 f"TrainingBatcher cannot make a blank batch: its source, {type(self.source).__name__}, has no blank() "
                 "that gives a sequence with num_tokens=0, as SequencePacker has"
             )
-        return self._batch([blank()] * self.batch_size)
+        return self._batch([_stack_of(blank())] * self.batch_size)
 
     def narrow(self) -> Collection[str]:
         """Yields int32 tensors from now on, where all values fit: see :class:`~torchzephon.nodes.graph.Narrowable`."""
@@ -142,76 +151,94 @@ class TrainingBatcher(BaseNode[dict[str, Any]]):
         """The source's sequences in full batches."""
         return None if source is None else replace(source, items=source.items / self.batch_size)
 
-    def _batch(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        length = len(rows[0]["input_ids"])
+    def _next_stack(self, most: int) -> Stack:
+        """The next sequences, 1 to ``most`` of them."""
+        several = getattr(self.source, "next_stacked", None)  # a Stacking; isinstance would take longer than a batch
+        stack: Stack = _stack_of(next(self.source)) if several is None else several(most)
+        return stack
+
+    def _batch(self, stacks: Sequence[Stack]) -> dict[str, Any]:
+        first = stacks[0]
+        length = first["input_ids"].shape[1]
         seq_len = length - self._extra_token
-        dtype = torch.int32 if self._is_narrow and all(map(_is_narrow, rows)) else torch.int64
-        tensors = torch.empty((3, len(rows), seq_len), dtype=dtype)  # in one piece, for allocating takes its time
-        batch: dict[str, Any] = dict(zip(_TENSORS, tensors.unbind(0), strict=True))
-        ids, labels, positions = tensors.numpy()
-        _stack(rows, "input_ids", length, 0, ids)
+        rows = sum(len(stack["input_ids"]) for stack in stacks)
+        dtype = np.int32 if self._is_narrow and all(map(_is_narrow, stacks)) else np.int64
+        # In one piece, and numpy's: to allocate takes its time, and torch gives the interpreter away to do it.
+        arrays: NDArray[Any] = np.empty((3, rows, seq_len), dtype)
+        ids, labels, positions = arrays
+        _fill(ids, stacks, "input_ids", length)
         if seq_len < length:
-            _stack(rows, "input_ids", length, 1, labels)
+            _fill(labels, stacks, "input_ids", length, start=1)
         else:  # what follows the last token is not known
             labels[:, :-1] = ids[:, 1:]
             labels[:, -1] = self.ignore_index
-        if "positions" in rows[0]:
-            _stack(rows, "positions", length, 0, positions)
+        if "positions" in first:
+            _fill(positions, stacks, "positions", length)
         else:
             positions[...] = np.arange(seq_len)
         if self.mask_document_starts:
-            whole = _stack(rows, "positions", length, 0) if "positions" in rows[0] else positions
+            whole = positions
+            if "positions" in first:
+                whole = _fill(np.empty((rows, length), np.int64), stacks, "positions", length)
             starts = ~continued(whole)
             labels[:, : starts.shape[1]][starts] = self.ignore_index
-        if "loss_mask" in rows[0]:
-            masked = _stack(rows, "loss_mask", length, 1) == 0
-            labels[:, : length - 1][masked] = self.ignore_index
-        for label, row in zip(labels, rows, strict=True):
-            count = row.get("num_tokens", length)
-            if count <= seq_len:
-                label[max(count - 1, 0) :] = self.ignore_index
+        if "loss_mask" in first:
+            learned = _fill(np.empty((rows, length - 1), np.bool_), stacks, "loss_mask", length, start=1)
+            labels[:, : length - 1][~learned] = self.ignore_index
+        self._mask_padding(labels, stacks, length)
 
+        batch: dict[str, Any] = dict(zip(_TENSORS, torch.from_numpy(arrays), strict=True))
         if self.cu_seqlens:
             bounds = document_bounds(positions)
             batch["cu_seqlens"] = torch.from_numpy(bounds)
             batch["max_seqlen"] = int(np.diff(bounds).max())
         return batch
 
+    def _mask_padding(self, labels: NDArray[Any], stacks: Sequence[Stack], length: int) -> None:
+        """Nothing is to be learned where a sequence ends, and after it."""
+        row = 0
+        for stack in stacks:
+            for label, count in enumerate(stack["num_tokens"].tolist() if "num_tokens" in stack else ()):
+                if count < length:
+                    labels[row + label, max(count - 1, 0) :] = self.ignore_index
+            row += len(stack["input_ids"])
+
     @functools.cached_property
     def _extra_token(self) -> bool:
         """Whether a sequence has one token more than a row of the batch, for the last label."""
         return bool(next((node.extra_token for node in walk(self.source) if hasattr(node, "extra_token")), True))
 
-    def _blank_like(self, row: Mapping[str, Any]) -> Mapping[str, Any]:
-        """A blank row to fill a batch up with."""
+    def _blank_like(self, stack: Stack) -> Stack:
+        """A blank sequence to fill a batch up with."""
         blank = find_blank(self.source)
         if blank is not None:
-            made: Mapping[str, Any] = blank()
-            return made
-        zeros = {name: np.zeros_like(value) for name, value in row.items() if name in ("input_ids", "loss_mask")}
-        return {**zeros, "positions": np.arange(len(row["input_ids"])), "num_tokens": 0}
+            return _stack_of(blank())
+        zeros = {name: np.zeros_like(stack[name][0]) for name in ("input_ids", "loss_mask") if name in stack}
+        return _stack_of({**zeros, "positions": np.arange(stack["input_ids"].shape[1]), "num_tokens": 0})
 
 
-def _is_narrow(row: Mapping[str, Any]) -> bool:
-    """Whether a sequence has nothing that int32 does not hold."""
-    values = (row[name] for name in ("input_ids", "positions") if name in row)
-    return all(isinstance(array, np.ndarray) and array.dtype == np.int32 for array in values)
+def _stack_of(sequence: Mapping[str, Any]) -> Stack:
+    """One sequence."""
+    return {name: np.asarray(sequence[name])[None] for name in _FIELDS if name in sequence}
 
 
-def _stack(
-    rows: Sequence[Mapping[str, Any]], name: str, length: int, start: int, stacked: NDArray[np.int64] | None = None
-) -> NDArray[np.int64]:
-    """The entries from ``start`` on of each row, int64 ``[rows, n]``: widened as they are copied."""
-    if stacked is None:
-        stacked = np.empty((len(rows), length - start), np.int64)
-    stop = start + stacked.shape[1]
-    for line, row in zip(stacked, rows, strict=True):
-        values = row[name]
-        if len(values) != length:
-            lengths = sorted({len(row[name]) for row in rows} | {length})
+def _is_narrow(stack: Stack) -> bool:
+    """Whether it has nothing that int32 does not hold."""
+    return all(stack[name].dtype == np.int32 for name in ("input_ids", "positions") if name in stack)
+
+
+def _fill(rows: NDArray[Any], stacks: Sequence[Stack], name: str, length: int, *, start: int = 0) -> NDArray[Any]:
+    """Copies the entries from ``start`` on of all sequences into ``rows``, widening them; returns it."""
+    stop = start + rows.shape[1]
+    at = 0
+    for stack in stacks:
+        values = stack[name]
+        if values.shape[1] != length:
+            lengths = sorted({each[name].shape[1] for each in stacks} | {length})
             raise DataError(
                 f"the sequences of a batch have {name} of different lengths, {lengths}: TrainingBatcher stacks "
                 "sequences of one length, as SequencePacker makes them"
             )
-        line[...] = values[start:stop]
-    return stacked
+        rows[at : at + len(values)] = values[:, start:stop]
+        at += len(values)
+    return rows

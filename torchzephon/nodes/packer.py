@@ -126,6 +126,17 @@ class SequencePacker(BufferedNode[dict[str, Any]]):
             pieces = self._packing.next()
         return self._sequence(pieces)
 
+    def next_stacked(self, count: int) -> Mapping[str, NDArray[Any]]:
+        """The next 1 to ``count`` sequences, each entry ``[n, ...]``: see :class:`~torchzephon.nodes.graph.Stacking`.
+
+        There are no ``num_tokens`` where all are real.
+        """
+        # A subclass may have changed what the next sequence is.
+        columns = self._packing.whole(count) if type(self).next is SequencePacker.next else ()
+        if columns:
+            return dict(zip(self._names, columns, strict=True))
+        return {name: np.asarray(value)[None] for name, value in self.next().items()}
+
     def get_state(self) -> dict[str, Any]:
         """The anchor, and what the algorithm goes on from."""
         state = self._settle()

@@ -62,6 +62,17 @@ class Packing(Protocol):
         """The next sequence; None where more documents are needed or, once closed, at the end."""
         ...
 
+    def whole(self, most: int) -> Sequence[NDArray[Any]]:
+        """What the next calls of :meth:`next` would give, where that need not be put together.
+
+        Args:
+            most: sequences that are wanted.
+
+        Returns:
+            The columns of ``n`` full sequences, each ``[n, capacity]``; no columns where there is none at hand.
+        """
+        ...
+
     def cursor(self) -> tuple[int, Mapping[str, Any]]:
         """What :meth:`next` goes on from.
 

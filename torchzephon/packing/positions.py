@@ -7,6 +7,9 @@ import functools
 import numpy as np
 from numpy.typing import NDArray
 
+_LONG = 512  # tokens: to copy so many takes less than to count them
+_KEPT = 1 << 16  # tokens: a longer ramp is not worth its memory
+
 
 @functools.lru_cache(maxsize=1)
 def _ramp(size: int) -> NDArray[np.int32]:
@@ -30,7 +33,11 @@ def document_positions(lengths: NDArray[np.int64]) -> NDArray[np.int32]:
         int32 ``[lengths.sum()]``.
     """
     lengths = lengths[lengths > 0]
-    steps = np.ones(int(lengths.sum()), np.int32)
+    count = int(lengths.sum())
+    if len(lengths) and count >= _LONG * len(lengths) and (longest := int(lengths.max())) <= _KEPT:
+        counted = ramp(longest)
+        return np.concatenate([counted[:length] for length in lengths.tolist()])
+    steps = np.ones(count, np.int32)
     steps[:1] = 0
     steps[np.cumsum(lengths[:-1])] = 1 - lengths[:-1]
     return np.cumsum(steps, out=steps, dtype=np.int32)

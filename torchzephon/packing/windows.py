@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -123,6 +123,10 @@ class Windows:
         if self._at == len(self._sequences):
             self._advance()
         return pieces
+
+    def whole(self, most: int) -> Sequence[NDArray[Any]]:  # noqa: ARG002
+        """None: the sequences are put together. See :meth:`Packing.whole`."""
+        return ()
 
     def cursor(self) -> tuple[int, dict[str, Any]]:
         """Documents that are in no window any more, and the place in this one: see :meth:`Packing.cursor`."""

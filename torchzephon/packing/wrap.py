@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +19,7 @@ class Wrap:
     """A queue of tokens: a sequence is the next ``capacity`` of them, whatever documents they belong to.
 
     A sequence that lies within the documents of one :meth:`add` is a view; nothing is copied but its two ends. Those
-    views are cut many at a time, as rows of a matrix, because slices one by one would cost as much as the rest.
+    sequences are the rows of a matrix, since slices one by one would cost as much as the rest.
 
     Args:
         capacity: tokens of a sequence.
@@ -39,7 +39,8 @@ class Wrap:
         self._capacity = capacity
         self._drop_last = options.drop_last
         self._parts: deque[Documents] = deque()
-        self._rows: Iterator[tuple[NDArray[Any], ...]] = iter(())  # whole sequences of the first part, from _at on
+        self._matrices: Sequence[NDArray[Any]] = ()  # the columns of whole sequences of the first part
+        self._row = self._rows = 0  # the next of them, and how many there are
         self._at: int = 0 if state is None else state[self.TOKEN_KEY]  # tokens of the first part that are used
         self._left = -self._at  # tokens
         self._released = 0  # documents of the parts that are gone
@@ -69,12 +70,9 @@ class Wrap:
 
     def next(self) -> Pieces | None:
         """The next ``capacity`` tokens, fewer at the end: see :meth:`Packing.next`."""
+        if self._row < self._rows:
+            return [[matrix[0]] for matrix in self.whole(1)]
         count = self._capacity
-        rows = next(self._rows, None)
-        if rows is not None:
-            self._at += count
-            self._left -= count
-            return [[row] for row in rows]
         if self._left < count:
             if not self._closed or not self._left:
                 return None
@@ -83,6 +81,14 @@ class Wrap:
         self._left -= count
         self._cut_rows()
         return None if self._drop_last and count < self._capacity else pieces
+
+    def whole(self, most: int) -> Sequence[NDArray[Any]]:
+        """Full sequences that are views: see :meth:`Packing.whole`."""
+        first, self._row = self._row, min(self._row + most, self._rows)
+        tokens = (self._row - first) * self._capacity
+        self._at += tokens
+        self._left -= tokens
+        return [matrix[first : self._row] for matrix in self._matrices] if tokens else []
 
     def cursor(self) -> tuple[int, dict[str, int]]:
         """Whole documents used, and tokens used of the next: see :meth:`Packing.cursor`."""
@@ -97,7 +103,8 @@ class Wrap:
         first = self._parts[0]
         count = (first.num_tokens - self._at) // self._capacity
         stop = self._at + count * self._capacity
-        self._rows = zip(*(c[self._at : stop].reshape(count, self._capacity) for c in first.columns), strict=True)
+        self._matrices = [c[self._at : stop].reshape(count, self._capacity) for c in first.columns]
+        self._row, self._rows = 0, count
 
     def _join(self, count: int) -> Pieces:
         pieces: Pieces = [[] for _ in self._parts[0].columns]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -148,13 +149,13 @@ class Unit:
         columns: name -> column.
         row_bytes: int64 ``[n]``, about how many bytes each row takes.
         nbytes: bytes that the unit holds, without what the batches do.
-        unread: rows that were not read yet, as long as none is read twice.
     """
 
     def __init__(self, batches: Sequence[pa.RecordBatch]) -> None:
         self.columns: dict[str, Decoded] = {}
-        self.unread = sum(batch.num_rows for batch in batches)
-        self.row_bytes = np.zeros(self.unread, np.int64)
+        self._unread: int = sum(batch.num_rows for batch in batches)
+        self._counting = threading.Lock()
+        self.row_bytes = np.zeros(self._unread, np.int64)
         for index, name in enumerate(batches[0].schema.names):
             arrays = [batch.column(index) for batch in batches]
             column = self.columns[name] = _decode(arrays)
@@ -163,6 +164,12 @@ class Unit:
             else:
                 self.row_bytes += sum(array.nbytes for array in arrays) // max(1, len(self.row_bytes))
         self.nbytes = self.row_bytes.nbytes + sum(column.nbytes for column in self.columns.values())
+
+    def was_read(self, rows: int) -> bool:
+        """Counts rows that were read: whether all were, as long as none is read twice: that was this epoch."""
+        with self._counting:
+            self._unread -= rows
+            return self._unread <= 0
 
 
 def compact(batch: pa.RecordBatch, columns: Mapping[str, tuple[str, ...]]) -> tuple[pa.RecordBatch, int]:

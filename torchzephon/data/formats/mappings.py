@@ -38,7 +38,7 @@ def lease(size: int) -> tuple[pa.Buffer, pa.Buffer]:
     """
     import pyarrow as pa
 
-    step = max(_PAGE, 1 << max(0, size.bit_length() - 4))  # sizes that differ by less than an eighth are one
+    step = max(_PAGE, 1 << max(0, size.bit_length() - 3))  # sizes that differ by less than a quarter are one
     rounded = -(-size // step) * step
     mapping = _take(rounded) or _new(rounded)
     writable = pa.py_buffer(mapping)
@@ -51,7 +51,7 @@ def _take(size: int) -> mmap.mmap | None:
             mapping = _free.popleft()
         except IndexError:  # another thread took it
             return None
-        if size <= len(mapping) <= size + size // 2:
+        if size <= len(mapping) <= 2 * size:
             return mapping
         _free.append(mapping)
     return None

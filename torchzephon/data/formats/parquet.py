@@ -57,8 +57,7 @@ class ParquetFormat:
         shares = self._shares(shard, rows, columns, store, pool)
         parts = [self._pick(shard, rows, share) for share in shares]
         for share in shares:
-            share.unit.unread -= len(share.at)
-            if share.unit.unread <= 0:  # all rows once: that was this epoch
+            if share.unit.was_read(len(share.at)):
                 pool.discard(share.key)
         if len(parts) < 2:
             return parts[0] if parts else {}

@@ -151,19 +151,19 @@ def decode(
     """
     paths = footer.paths(columns, file)
     rows = int(footer.starts[last] - footer.starts[first])
-    batch_rows = max(1, rows * CHUNK_BYTES // max(1, sum(footer.sizes[first:last])))
+    pieces = max(1, round(sum(footer.sizes[first:last]) / CHUNK_BYTES))  # alike, so that their memory is used again
     broken = f"{file.path}: row groups {first} to {last - 1} cannot be decoded"
     for attempt in range(1, _ATTEMPTS + 1):
         store.check(file)
         try:
             with _opened(file, store, footer.metadata, in_ranges=footer.in_ranges) as reader:
                 batches = reader.iter_batches(
-                    batch_rows,
+                    max(1, -(-rows // pieces)),
                     row_groups=range(first, last),
                     columns=[".".join(path) for path in paths.values()],
                     use_threads=False,  # lanes that are driven by threads decode at once, each its own unit
                 )
-                pieces = [compact(batch, paths) for batch in batches]
+                copies = [compact(batch, paths) for batch in batches]
             break
         except DataError:
             raise
@@ -171,11 +171,11 @@ def decode(
             if _is_broken(error):
                 return f"{broken}: {error}", 0
             _try_again(file, attempt, error)
-    found = sum(batch.num_rows for batch, _ in pieces)
+    found = sum(batch.num_rows for batch, _ in copies)
     if found != rows:
         return f"{broken}: there are {found} rows instead of {rows}", 0
-    unit = Unit([batch for batch, _ in pieces])
-    return unit, unit.nbytes + sum(size for _, size in pieces)
+    unit = Unit([batch for batch, _ in copies])
+    return unit, unit.nbytes + sum(size for _, size in copies)
 
 
 def _is_broken(error: Exception) -> bool:
