@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 _LONG = 512  # tokens: to copy so many takes less than to count them
-_KEPT = 1 << 16  # tokens: a longer ramp is not worth its memory
+_KEPT = 1 << 16  # tokens
 
 
 @functools.lru_cache(maxsize=1)
@@ -20,7 +20,7 @@ def _ramp(size: int) -> NDArray[np.int32]:
 
 def ramp(size: int) -> NDArray[np.int32]:
     """``0, 1, ... size - 1``: int32 ``[size]``, a read-only view of a shared array."""
-    return _ramp(max(1 << 12, 1 << (size - 1).bit_length()))[:size]
+    return _ramp(max(_KEPT, 1 << (size - 1).bit_length()))[:size]
 
 
 def document_positions(lengths: NDArray[np.int64]) -> NDArray[np.int32]:
@@ -34,9 +34,9 @@ def document_positions(lengths: NDArray[np.int64]) -> NDArray[np.int32]:
     """
     lengths = lengths[lengths > 0]
     count = int(lengths.sum())
-    if len(lengths) and count >= _LONG * len(lengths) and (longest := int(lengths.max())) <= _KEPT:
-        counted = ramp(longest)
-        return np.concatenate([counted[:length] for length in lengths.tolist()])
+    if len(lengths) and count >= _LONG * len(lengths):
+        kept = ramp(_KEPT)
+        return np.concatenate([kept[:n] if n <= _KEPT else np.arange(n, dtype=np.int32) for n in lengths.tolist()])
     steps = np.ones(count, np.int32)
     steps[:1] = 0
     steps[np.cumsum(lengths[:-1])] = 1 - lengths[:-1]
