@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from torchzephon.data.ragged import Ragged
 from torchzephon.text.content import Content
 from torchzephon.text.encoder import Encoder
 from torchzephon.text.fast import FastokensEncoder
@@ -70,11 +71,14 @@ def choose_backend(content: Content, backend: str, *, allow_special: bool) -> st
 
 def _refusal(content: Content, allow_special: bool) -> str | None:
     """Why fastokens must not be used for a tokenizer, None where it may."""
-    with ThreadPoolExecutor(1) as loading:  # both libraries load without holding the interpreter
-        loaded = loading.submit(reference_for, content, allow_special=allow_special)
+    texts = probe_texts(content)
+    with ThreadPoolExecutor(1) as loading:  # both libraries work without holding the interpreter
+        expected = loading.submit(lambda: reference_for(content, allow_special=allow_special).encode_serially(texts))
         reason = _reason(lambda: encoder_for(content, "fastokens", allow_special=allow_special))
-        reference = loaded.result()
-    return reason or _disagreement(content, encoder_for(content, "fastokens", allow_special=allow_special), reference)
+    if reason is not None:
+        return reason
+    fast = encoder_for(content, "fastokens", allow_special=allow_special)
+    return _disagreement(fast, texts, expected.result())
 
 
 def _reason(make: Callable[[], Any]) -> str | None:
@@ -87,11 +91,9 @@ def _reason(make: Callable[[], Any]) -> str | None:
     return None
 
 
-def _disagreement(content: Content, fast: Encoder, reference: TokenizersEncoder) -> str | None:
-    """The first probe text for which the ids differ, alone or in a batch, for the log."""
-    texts = probe_texts(content)
-    batch = fast.encode(texts)
-    for text, expected, together in zip(texts, reference.encode_serially(texts), batch, strict=True):
+def _disagreement(fast: Encoder, texts: list[str], right: Ragged) -> str | None:
+    """The first text for which the ids are not the right ones, alone or in a batch, for the log."""
+    for text, expected, together in zip(texts, right, fast.encode(texts), strict=True):
         for got in (together, fast.encode([text])[0]):
             if not np.array_equal(got, expected):
                 return f"its ids differ for {text[:80]!r}"

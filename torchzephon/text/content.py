@@ -60,6 +60,7 @@ class Content:
         slow: a slow transformers tokenizer, where ``json`` is None.
         frame: the control tokens around every document, None where the tokenizer itself decides.
         digest: 16 hex digits, equal for equal content wherever it lies and however it was handed over.
+        control_tokens: the texts of the added tokens of ``json``.
     """
 
     name: str
@@ -67,6 +68,7 @@ class Content:
     slow: Any
     frame: Frame | None
     digest: str
+    control_tokens: tuple[str, ...] = ()
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Content) and self.digest == other.digest
@@ -100,7 +102,8 @@ class Content:
         pipeline = {**pipeline, "truncation": None, "padding": None}
         if frame is not None:
             pipeline["post_processor"] = _template(frame)
-        return cls(name, orjson.dumps(pipeline).decode(), None, frame, _digest(pipeline))
+        added = tuple(token["content"] for token in pipeline.get("added_tokens") or [])
+        return cls(name, orjson.dumps(pipeline).decode(), None, frame, _digest(pipeline), added)
 
     @classmethod
     def from_slow(cls, name: str, tokenizer: Any, special_tokens: SpecialTokens) -> Content:

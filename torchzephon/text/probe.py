@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 # ruff: noqa: RUF001  (lookalike characters are the point)
-import orjson
-
 from torchzephon.text.content import Content
 
 _WORDS = (
@@ -37,7 +35,7 @@ def probe_texts(content: Content) -> list[str]:
     """
     texts = [*_WORDS, *(text + text[:7] for text in _WORDS), *(f"\n {text}" for text in _WORDS)]
     texts += ["a" * 300, "aB" * 200, "é" * 150, "中" * 150, " " * 300, "\n" * 100, "1" * 301, "!" * 200, "a b" * 100]
-    for token in _control_tokens(content):
+    for token in content.control_tokens[:4] + content.control_tokens[4:][-4:]:
         texts += [
             token,
             f"a{token}b",
@@ -51,9 +49,3 @@ def probe_texts(content: Content) -> list[str]:
     texts += [prose + space + end for space in (" " * 90, "\n" * 40) for end in ("x and on", " ", "\n")]
     texts.append("\n".join(_WORDS) * 5)
     return texts
-
-
-def _control_tokens(content: Content) -> list[str]:
-    """Some of the tokenizer's added tokens."""
-    added = orjson.loads(content.json or "{}").get("added_tokens") or []
-    return [token["content"] for token in added[:4] + added[4:][-4:]]
