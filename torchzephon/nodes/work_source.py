@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 _FIRST_WARNING = 1_000_000
 _FIRST_SIZE = 16
 _FEWEST, _MOST = 16, 256  # samples in a block where nothing else is asked for
-_MOST_HELD = 16384  # samples in one block of every lane
+_MOST_HELD = 8192  # samples in one block of every lane
 
 
 class WorkSource(BaseNode[Work]):
