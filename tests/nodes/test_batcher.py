@@ -310,3 +310,48 @@ def test_a_subclass_that_may_reckon_with_the_tensors_is_not_narrowed():
     node = Hashed(packed(make_documents([40]), 8), 2)
     assert not node.narrow()
     assert {tensor.dtype for tensor in next(iter(node)).values()} == {torch.int64}
+
+
+class Doubling(BaseNode):
+    """Passes attributes of its source on, as wrappers do, and changes what it yields."""
+
+    def __init__(self, source):
+        super().__init__()
+        self.source = source
+
+    def __getattr__(self, name):
+        if name == "source" or name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self.source, name)
+
+    def reset(self, initial_state=None):
+        super().reset(initial_state)
+        self.source.reset(None if initial_state is None else initial_state["source"])
+
+    def next(self):
+        sequence = next(self.source)
+        return {**sequence, "input_ids": sequence["input_ids"] * 2}
+
+    def get_state(self):
+        return {"source": self.source.state_dict()}
+
+
+def test_what_stands_between_packer_and_batcher_is_not_passed_by():
+    batches = list(TrainingBatcher(Doubling(packed(make_documents([20, 9]), 4)), 2))
+    plain = list(TrainingBatcher(packed(make_documents([20, 9]), 4), 2))
+    assert len(batches) == len(plain) == 3
+    for doubled, batch in zip(batches, plain, strict=True):
+        assert torch.equal(doubled["input_ids"], batch["input_ids"] * 2)
+        assert torch.equal(doubled["positions"], batch["positions"])
+
+
+@pytest.mark.parametrize("kind", [list, np.asarray, torch.tensor])
+def test_sequences_may_be_lists_arrays_or_tensors(kind):
+    rows = [
+        {"input_ids": kind([1, 2, 3]), "loss_mask": kind([1, 1, 0])},
+        {"input_ids": kind([4, 5, 6]), "loss_mask": kind([1, 0, 1])},
+    ]
+    (batch,) = TrainingBatcher(Items(rows), 2)
+    assert batch["input_ids"].tolist() == [[1, 2], [4, 5]]
+    assert batch["labels"].tolist() == [[2, -100], [-100, 6]]
+    assert batch["positions"].tolist() == [[0, 1], [0, 1]]

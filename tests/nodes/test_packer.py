@@ -481,3 +481,64 @@ def test_copies_are_independent(duplicate, algorithm):
     first = read(node, 2)
     assert first + read(duplicate(node)) == expected
     assert first + read(node) == expected
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    sizes_of,
+    st.integers(1, 7),
+    st.integers(1, 6),
+    st.sampled_from(sorted(ALGORITHMS)),
+    st.booleans(),
+    st.lists(st.integers(0, 5), min_size=1, max_size=12),
+)
+def test_several_at_once_are_those_one_by_one(sizes, length, block_size, algorithm, with_mask, counts):
+    """A count of 0 takes one sequence by itself, and a state in between changes nothing."""
+    documents = make_documents(sizes)
+    masks = [[token % 3 > 0 for token in document] for document in documents] if with_mask else None
+
+    def open_packer(state=None):
+        options = {"loss_mask_field": "loss_mask"} if with_mask else {}
+        source = Documents(documents, block_size, masks)
+        packer = SequencePacker(source, length, algorithm=algorithm, extra_token=False, **options)
+        packer.reset(state)
+        return packer
+
+    def told(sequence):
+        return {name: np.asarray(value).tolist() for name, value in sequence.items()}
+
+    expected = [told(sequence) for sequence in open_packer()]
+    packer, got = open_packer(), []
+    for count in itertools.cycle(counts):
+        try:
+            if count == 0:
+                got.append(told(packer.next()))
+                continue
+            stack = packer.next_stacked(count)
+        except StopIteration:
+            break
+        rows = len(stack["input_ids"])
+        assert 1 <= rows <= count
+        numbers = stack.get("num_tokens", [length] * rows)
+        names = [name for name in stack if name != "num_tokens"]
+        got += [
+            {**{name: stack[name][row].tolist() for name in names}, "num_tokens": int(numbers[row])}
+            for row in range(rows)
+        ]
+        if count == 5:
+            packer = open_packer(json.loads(json.dumps(packer.state_dict())))
+    assert got == expected
+    with pytest.raises(StopIteration):
+        packer.next_stacked(1)
+
+
+def test_a_subclass_that_changes_sequences_changes_them_in_stacks_too():
+    class Shouting(SequencePacker):
+        def next(self):
+            sequence = super().next()
+            return {**sequence, "input_ids": sequence["input_ids"] + 1000}
+
+    packer = Shouting(Documents(make_documents([40])), 4)
+    packer.reset()
+    stack = packer.next_stacked(3)
+    assert stack["input_ids"].tolist() == [[1001, 1002, 1003, 1004, 1005]]

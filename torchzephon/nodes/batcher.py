@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from torchdata.nodes import BaseNode
 
 from torchzephon.errors import DataError, StateError
 from torchzephon.nodes.boundaries import continued, document_bounds
-from torchzephon.nodes.graph import Estimate, find_blank, walk
+from torchzephon.nodes.graph import Estimate, Stacking, find_blank, walk
 
 Stack: TypeAlias = "Mapping[str, NDArray[Any]]"
 """Several sequences: each entry that :class:`SequencePacker` documents, ``[n, ...]``."""
@@ -153,9 +153,9 @@ class TrainingBatcher(BaseNode[dict[str, Any]]):
 
     def _next_stack(self, most: int) -> Stack:
         """The next sequences, 1 to ``most`` of them."""
-        several = getattr(self.source, "next_stacked", None)  # a Stacking; isinstance would take longer than a batch
-        stack: Stack = _stack_of(next(self.source)) if several is None else several(most)
-        return stack
+        if hasattr(type(self.source), "next_stacked"):  # to ask isinstance would take longer than the batch
+            return cast("Stacking", self.source).next_stacked(most)
+        return _stack_of(next(self.source))
 
     def _batch(self, stacks: Sequence[Stack]) -> dict[str, Any]:
         first = stacks[0]
@@ -187,7 +187,7 @@ class TrainingBatcher(BaseNode[dict[str, Any]]):
             labels[:, : length - 1][~learned] = self.ignore_index
         self._mask_padding(labels, stacks, length)
 
-        batch: dict[str, Any] = dict(zip(_TENSORS, torch.from_numpy(arrays), strict=True))
+        batch: dict[str, Any] = dict(zip(_TENSORS, torch.from_numpy(arrays).unbind(0), strict=True))
         if self.cu_seqlens:
             bounds = document_bounds(positions)
             batch["cu_seqlens"] = torch.from_numpy(bounds)
