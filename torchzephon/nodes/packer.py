@@ -131,11 +131,14 @@ class SequencePacker(BufferedNode[dict[str, Any]]):
 
         There are no ``num_tokens`` where all are real.
         """
-        # A subclass may have changed what the next sequence is.
-        columns = self._packing.whole(count) if type(self).next is SequencePacker.next else ()
+        # A subclass, or who put another next() here, has changed what the next sequence is.
+        is_plain = type(self) is SequencePacker and "next" not in vars(self)
+        columns = self._packing.whole(count) if is_plain else ()
         if columns:
             return dict(zip(self._names, columns, strict=True))
-        return {name: np.asarray(value)[None] for name, value in self.next().items()}
+        sequence = next(self)
+        names = (*self._names, "num_tokens")
+        return {name: np.asarray(sequence[name])[None] for name in names if name in sequence}
 
     def get_state(self) -> dict[str, Any]:
         """The anchor, and what the algorithm goes on from."""

@@ -73,8 +73,10 @@ def _refusal(content: Content, allow_special: bool) -> str | None:
     """Why fastokens must not be used for a tokenizer, None where it may."""
     texts = probe_texts(content)
     with ThreadPoolExecutor(1) as loading:  # both libraries work without holding the interpreter
-        expected = loading.submit(lambda: reference_for(content, allow_special=allow_special).encode_serially(texts))
+        loaded = loading.submit(reference_for, content, allow_special=allow_special)
+        expected = loading.submit(lambda: loaded.result().encode_serially(texts))
         reason = _reason(lambda: encoder_for(content, "fastokens", allow_special=allow_special))
+    loaded.result()  # what the reference cannot load, nothing can
     if reason is not None:
         return reason
     fast = encoder_for(content, "fastokens", allow_special=allow_special)

@@ -102,7 +102,8 @@ class Content:
         pipeline = {**pipeline, "truncation": None, "padding": None}
         if frame is not None:
             pipeline["post_processor"] = _template(frame)
-        added = tuple(token["content"] for token in pipeline.get("added_tokens") or [])
+        contents = [token["content"] for token in pipeline.get("added_tokens") or []]
+        added = tuple(text for text in contents if isinstance(text, str))
         return cls(name, orjson.dumps(pipeline).decode(), None, frame, _digest(pipeline), added)
 
     @classmethod

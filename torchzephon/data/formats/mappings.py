@@ -38,23 +38,21 @@ def lease(size: int) -> tuple[pa.Buffer, pa.Buffer]:
     """
     import pyarrow as pa
 
-    step = max(_PAGE, 1 << max(0, size.bit_length() - 3))  # sizes that differ by less than a quarter are one
-    rounded = -(-size // step) * step
+    rounded = -(-size // _PAGE) * _PAGE
     mapping = _take(rounded) or _new(rounded)
     writable = pa.py_buffer(mapping)
     return writable, pa.foreign_buffer(writable.address, writable.size, _Lease(mapping))
 
 
 def _take(size: int) -> mmap.mmap | None:
-    for _ in range(len(_free)):
-        try:
-            mapping = _free.popleft()
-        except IndexError:  # another thread took it
-            return None
-        if size <= len(mapping) <= 2 * size:
-            return mapping
-        _free.append(mapping)
-    return None
+    """The free mapping that fits best, unless it is much too large."""
+    mappings: list[mmap.mmap] = []
+    with contextlib.suppress(IndexError):  # empty, be it because another thread is looking too
+        while True:
+            mappings.append(_free.popleft())
+    found = min((each for each in mappings if size <= len(each) <= size + size // 2), key=len, default=None)
+    _free.extend(each for each in mappings if each is not found)
+    return found
 
 
 def _new(size: int) -> mmap.mmap:
