@@ -532,13 +532,32 @@ def test_several_at_once_are_those_one_by_one(sizes, length, block_size, algorit
         packer.next_stacked(1)
 
 
-def test_a_subclass_that_changes_sequences_changes_them_in_stacks_too():
-    class Shouting(SequencePacker):
-        def next(self):
-            sequence = super().next()
-            return {**sequence, "input_ids": sequence["input_ids"] + 1000}
+class Shouting(SequencePacker):
+    def next(self):
+        sequence = super().next()
+        return {**sequence, "input_ids": sequence["input_ids"] + 1000, "from": [["a"], ["b", "c"]]}
 
-    packer = Shouting(Documents(make_documents([40])), 4)
+
+class Louder(SequencePacker):
+    def __next__(self):
+        sequence = super().__next__()
+        return {**sequence, "input_ids": sequence["input_ids"] + 1000}
+
+
+class Joining(SequencePacker):
+    def _sequence(self, pieces):
+        sequence = super()._sequence(pieces)
+        return {**sequence, "input_ids": sequence["input_ids"] + 1000}
+
+
+def patched(*args):
+    packer = SequencePacker(*args)
+    packer.next = lambda: {**SequencePacker.next(packer), "input_ids": np.arange(1001, 1006, dtype=np.int32)}
+    return packer
+
+
+@pytest.mark.parametrize("make", [Shouting, Louder, Joining, patched])
+def test_what_changes_sequences_changes_them_in_stacks_too(make):
+    packer = make(Documents(make_documents([40])), 4)
     packer.reset()
-    stack = packer.next_stacked(3)
-    assert stack["input_ids"].tolist() == [[1001, 1002, 1003, 1004, 1005]]
+    assert packer.next_stacked(3)["input_ids"].tolist() == [[1001, 1002, 1003, 1004, 1005]]

@@ -5,12 +5,14 @@
 import sys
 
 import numpy as np
+import orjson
 import pytest
 from support.tokenizer_zoo import FAMILIES, FAST_FAMILIES
 
 from torchzephon.data.ragged import Ragged
 from torchzephon.text import choice
 from torchzephon.text.choice import choose_backend, encoder_for, reference_for
+from torchzephon.text.content import Content
 from torchzephon.text.fast import FastokensEncoder
 from torchzephon.text.load import load_content
 
@@ -46,6 +48,23 @@ def test_the_probe_knows_control_tokens_as_text(tokenizers_dir):
     assert choose_backend(content, "auto", allow_special=False) == "tokenizers"
     with pytest.raises(ValueError, match=r'backend="fastokens" cannot .*: its ids differ for .*; use backend="auto"'):
         choose_backend(content, "fastokens", allow_special=False)
+
+
+@pytest.mark.parametrize("backend", ["auto", "fastokens", "tokenizers"])
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda pipeline: pipeline.update(model={"type": "Nonesuch"}),
+        lambda pipeline: pipeline["added_tokens"][0].update(content=None),
+    ],
+)
+def test_what_the_reference_cannot_load_is_told_by_its_name(content, spoil, backend, caplog):
+    pipeline = orjson.loads(content.json)
+    spoil(pipeline)
+    broken = Content.from_pipeline("broken", pipeline, None, None, "none")
+    with pytest.raises(ValueError, match=r"cannot load its tokenizer\.json"):
+        choose_backend(broken, backend, allow_special=True)
+    assert not caplog.records  # nor is it said to be slow
 
 
 def doctor(monkeypatch, change):
