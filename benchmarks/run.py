@@ -1,6 +1,6 @@
 """Compares torchzephon with the limit and with other loaders, and prints Markdown tables.
 
-    python -m benchmarks.corpus --megabytes 200 --out /tmp/corpus
+    python -m benchmarks.corpus --megabytes 550 --out /tmp/corpus
     python -m benchmarks.run --corpus /tmp/corpus
 
 Loaders that are not installed are left out, with a line. Every figure is the median of ``--repeats`` runs, each in a
