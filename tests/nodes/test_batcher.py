@@ -355,3 +355,14 @@ def test_sequences_may_be_lists_arrays_or_tensors(kind):
     assert batch["input_ids"].tolist() == [[1, 2], [4, 5]]
     assert batch["labels"].tolist() == [[2, -100], [-100, 6]]
     assert batch["positions"].tolist() == [[0, 1], [0, 1]]
+
+
+def test_a_loss_mask_that_a_subclass_of_the_packer_adds_counts():
+    class Masking(SequencePacker):
+        def next(self):
+            sequence = super().next()
+            return {**sequence, "loss_mask": sequence["input_ids"] % 2 == 0}
+
+    node = Masking(Items([Block({"input_ids": Ragged.from_rows([np.arange(10, dtype=np.int32)])})]), 4)
+    (batch,) = TrainingBatcher(node, 2)
+    assert batch["labels"].tolist() == [[-100, 2, -100, 4], [6, -100, 8, -100]]

@@ -342,7 +342,7 @@ class Lanes(BaseNode[Any]):
         self._pid = os.getpid()
         self._supply.start(states)
         self.schedule.begin(self._supply, states, self._round)
-        if self._slots and (self.schedule.round != self._round or not self.schedule.goes_on()):
+        if self._slots and (self.schedule.round != self._round or not self.schedule.takes_place()):
             self._slots = []  # ranks that were interrupted elsewhere begin together
         self._round = self.schedule.round
         if not self._logged:

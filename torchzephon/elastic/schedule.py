@@ -69,9 +69,21 @@ class Schedule:
         self._agreed = round_index  # and before this one they take place;
         self._end_agreed = False  # nothing takes place after them
 
-    def goes_on(self) -> bool:
-        """Whether the current round, some of which was delivered before an interruption, takes place."""
-        return self._exists()
+    def takes_place(self) -> bool:
+        """Whether the current round takes place."""
+        if not self._is_finite and self._assignment.size > 1:
+            return True
+        if self._agreement is None:
+            return not self._missing(self.round) if self._end == "drop" else self._present(self.round)
+        while not self._end_agreed and self._asked - self.round <= (self._stretch + 1) // 2:
+            count = self._count(self._asked)
+            self._agreement.ask(self._asked, -count if self._end == "drop" else count)
+            self._asked += self._stretch
+        if not self._end_agreed and self._agreed == self.round:
+            count = abs(self._agreement.answer())
+            self._agreed += count
+            self._end_agreed = count < self._stretch
+        return self.round < self._agreed
 
     def slots(self) -> list[int] | None:
         """The lanes of the current round, in order, with ``BLANK`` for a batch that must be made up; None at the end.
@@ -79,7 +91,7 @@ class Schedule:
         The list may be empty, when all lanes are ahead of the round already. A lane in it may turn out to be dry when
         its turn comes: with many lanes the first batch is not to wait for all others.
         """
-        if not self._exists():
+        if not self.takes_place():
             self.dry = [lane for lane in self._given if not self._has(lane, self.round)]
             self._finish()
             return None
@@ -118,22 +130,6 @@ class Schedule:
 
     def _has(self, lane: int, round_index: int) -> bool:
         return self._given[lane] > round_index or self._supply.has(lane, round_index)
-
-    def _exists(self) -> bool:
-        """Whether the current round takes place."""
-        if not self._is_finite and self._assignment.size > 1:
-            return True
-        if self._agreement is None:
-            return not self._missing(self.round) if self._end == "drop" else self._present(self.round)
-        while not self._end_agreed and self._asked - self.round <= (self._stretch + 1) // 2:
-            count = self._count(self._asked)
-            self._agreement.ask(self._asked, -count if self._end == "drop" else count)
-            self._asked += self._stretch
-        if not self._end_agreed and self._agreed == self.round:
-            count = abs(self._agreement.answer())
-            self._agreed += count
-            self._end_agreed = count < self._stretch
-        return self.round < self._agreed
 
     def _count(self, first: int) -> int:
         """How many rounds of the stretch from ``first`` on take place as far as this rank can tell."""

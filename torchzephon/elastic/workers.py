@@ -20,8 +20,6 @@ from torchzephon.elastic.transport import Packed, Receiver, Sender
 from torchzephon.errors import LaneError, StateError, WorkerError
 
 _PREFETCH = 4  # rounds: with torch's 2, workers wait for a parent that is late for a moment
-
-
 _DYING_S = 5
 _OFTEN = {
     "SIGKILL": ", often the system running out of memory",

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
-from typing import Any, TypeAlias, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -14,13 +14,10 @@ from torchdata.nodes import BaseNode
 
 from torchzephon.errors import DataError, StateError
 from torchzephon.nodes.boundaries import continued, document_bounds
-from torchzephon.nodes.graph import Estimate, Stacking, find_blank, walk
-
-Stack: TypeAlias = "Mapping[str, NDArray[Any]]"
-"""Several sequences: each entry that :class:`SequencePacker` documents, ``[n, ...]``."""
+from torchzephon.nodes.graph import Estimate, find_blank, walk
+from torchzephon.nodes.stacks import Stack, Stacking, stack_of
 
 _TENSORS = ("input_ids", "labels", "positions")
-_FIELDS = ("input_ids", "positions", "loss_mask", "num_tokens")
 _INT32 = torch.iinfo(torch.int32)
 
 
@@ -128,7 +125,7 @@ class TrainingBatcher(BaseNode[dict[str, Any]]):
                 f"TrainingBatcher cannot make a blank batch: its source, {type(self.source).__name__}, has no blank() "
                 "that gives a sequence with num_tokens=0, as SequencePacker has"
             )
-        return self._batch([_stack_of(blank())] * self.batch_size)
+        return self._batch([stack_of(blank())] * self.batch_size)
 
     def narrow(self) -> Collection[str]:
         """Yields int32 tensors from now on, where all values fit: see :class:`~torchzephon.nodes.graph.Narrowable`."""
@@ -155,7 +152,7 @@ class TrainingBatcher(BaseNode[dict[str, Any]]):
         """The next sequences, 1 to ``most`` of them."""
         if hasattr(type(self.source), "next_stacked"):  # to ask isinstance would take longer than the batch
             return cast("Stacking", self.source).next_stacked(most)
-        return _stack_of(next(self.source))
+        return stack_of(next(self.source))
 
     def _batch(self, stacks: Sequence[Stack]) -> dict[str, Any]:
         first = stacks[0]
@@ -212,14 +209,9 @@ class TrainingBatcher(BaseNode[dict[str, Any]]):
         """A blank sequence to fill a batch up with."""
         blank = find_blank(self.source)
         if blank is not None:
-            return _stack_of(blank())
+            return stack_of(blank())
         zeros = {name: np.zeros_like(stack[name][0]) for name in ("input_ids", "loss_mask") if name in stack}
-        return _stack_of({**zeros, "positions": np.arange(stack["input_ids"].shape[1]), "num_tokens": 0})
-
-
-def _stack_of(sequence: Mapping[str, Any]) -> Stack:
-    """One sequence."""
-    return {name: np.asarray(sequence[name])[None] for name in _FIELDS if name in sequence}
+        return stack_of({**zeros, "positions": np.arange(stack["input_ids"].shape[1]), "num_tokens": 0})
 
 
 def _is_narrow(stack: Stack) -> bool:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-from numpy.typing import NDArray
 from torchdata.nodes import BaseNode, ParallelMapper, PinMemory, Prefetcher
 
 from torchzephon.errors import StateError
@@ -74,18 +73,6 @@ class Narrowable(Protocol):
 
         Returns:
             Keys of the items' tensors that are int64 otherwise. Their values always are, as far as they fit.
-        """
-        ...
-
-
-class Stacking(Protocol):
-    """A node of which several items can be had at once, where they are one array to begin with."""
-
-    def next_stacked(self, count: int) -> Mapping[str, NDArray[Any]]:
-        """The next 1 to ``count`` items, as many as are at hand: each entry stacked, ``[n, ...]``.
-
-        Raises:
-            StopIteration: at the end.
         """
         ...
 

@@ -53,7 +53,7 @@ class MixtureWorkSource(WorkSource):
         chunk_size: consecutive picks of the mixture that go to one lane. None: at most 1024, fewer if a pass over the
             data would otherwise take fewer than 8 rounds of chunks.
         block_size: most samples in a block; never changes the data. None: as many as take a quarter of ``block_bytes``,
-            256 at most, fewer with over 64 lanes, 16 at least.
+            256 at most, fewer with over 32 lanes, 16 at least.
         block_bytes: bytes after which a block is cut; never changes the data.
 
     Raises:

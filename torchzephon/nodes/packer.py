@@ -15,6 +15,7 @@ from torchzephon.data.block import Block
 from torchzephon.errors import DataError, StateError
 from torchzephon.nodes.buffered import BufferedNode
 from torchzephon.nodes.graph import Estimate, walk
+from torchzephon.nodes.stacks import Stack, stack_of
 from torchzephon.nodes.tokens import mask_column, token_column
 from torchzephon.nodes.work_source import WorkSource
 from torchzephon.packing.base import Options, Oversize, Packing, Pieces
@@ -126,8 +127,8 @@ class SequencePacker(BufferedNode[dict[str, Any]]):
             pieces = self._packing.next()
         return self._sequence(pieces)
 
-    def next_stacked(self, count: int) -> Mapping[str, NDArray[Any]]:
-        """The next 1 to ``count`` sequences, each entry ``[n, ...]``: see :class:`~torchzephon.nodes.graph.Stacking`.
+    def next_stacked(self, count: int) -> Stack:
+        """The next 1 to ``count`` sequences, each entry ``[n, ...]``: see :class:`~torchzephon.nodes.stacks.Stacking`.
 
         There are no ``num_tokens`` where all are real.
         """
@@ -136,9 +137,7 @@ class SequencePacker(BufferedNode[dict[str, Any]]):
         columns = self._packing.whole(count) if is_plain else ()
         if columns:
             return dict(zip(self._names, columns, strict=True))
-        sequence = next(self)
-        names = (*self._names, "num_tokens")
-        return {name: np.asarray(sequence[name])[None] for name in names if name in sequence}
+        return stack_of(next(self))
 
     def get_state(self) -> dict[str, Any]:
         """The anchor, and what the algorithm goes on from."""

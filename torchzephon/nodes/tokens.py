@@ -30,9 +30,10 @@ def token_column(block: Block, field: str) -> Ragged:
     """
     column = _integer_column(block, field)
     values = column.flat
-    if len(values) and (values.dtype.kind != "u" or values.dtype.itemsize >= 4):
-        low = int(values.min())
-        high = int(values.max()) if values.dtype.itemsize >= 4 and values.dtype != np.int32 else 0
+    if len(values):
+        limits = np.iinfo(values.dtype)
+        low = int(values.min()) if limits.min < 0 else 0
+        high = int(values.max()) if limits.max > _LARGEST else 0
         if low < 0 or high > _LARGEST:
             index = int(values.argmin() if low < 0 else values.argmax())
             row, place = _row_of(column, index)
