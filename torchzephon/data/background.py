@@ -26,7 +26,7 @@ class Task(Generic[T]):
     """
 
     def __init__(self, function: Callable[[], T], thread: str) -> None:
-        self._function = function
+        self._function: Callable[[], T] | None = function  # None once it is done
         self._pid = os.getpid()
         self._value: T | None = None
         self._error: BaseException | None = None
@@ -36,8 +36,9 @@ class Task(Generic[T]):
 
     def result(self) -> T:
         """What the function gave, waiting for it; or raises what it raised."""
-        if self._pid != os.getpid():  # forked, and the thread is not here
-            return self._function()
+        function = self._function
+        if self._pid != os.getpid() and function is not None:  # forked, and the thread is not here
+            return function()
         with self._done:
             pass
         if self._error is not None:
@@ -46,12 +47,15 @@ class Task(Generic[T]):
 
     def run(self) -> None:
         """For the thread."""
+        function = self._function
+        assert function is not None
         try:
-            self._value = self._function()
+            self._value = function()
         except BaseException as error:  # such as SystemExit: whoever waits must hear of it
             self._error = error
         finally:
             self._done.release()
+            self._function = None  # what it holds is not needed any more; last, for a fork in between
 
     def __reduce__(self) -> tuple[Any, ...]:
         try:

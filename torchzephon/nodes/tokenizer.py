@@ -104,7 +104,7 @@ class TextTokenizer(BaseNode[Block]):
         self.overflow = overflow
         self.on_error = on_error
         self._skips = Skips()
-        self._blocks = LookAhead(source)
+        self._blocks: LookAhead[tuple[Block, Ragged | None]] = LookAhead(source)
         content = load_content(tokenizer, special_tokens)
         self.encoder = SharedEncoder(content, backend=backend, allow_special=allow_special)
         prefix, self._suffix = self.encoder.frame_lengths() if overflow == "truncate" else (0, 0)
@@ -123,14 +123,10 @@ class TextTokenizer(BaseNode[Block]):
     def next(self) -> Block:
         """The next block of which any sample can be used."""
         while True:
-            block, task = self._blocks.pull()
-            if not self._is_listed(block):
-                block = self._usable(block)
-            try:
-                ids = self._encode(block) if task is None else task.result()
-            except (TypeError, UnicodeEncodeError):  # to look at every text first takes up to a quarter of the time
-                block = self._usable(block)
-                ids = self._encode(block)
+            pulled = self._blocks.pull()
+            block, ids = self._encode(pulled) if isinstance(pulled, Block) else pulled.result()
+            if ids is None:  # to look at every text first takes up to a quarter of the time
+                block, ids = self._encode_usable(block)
             if self.encoder.backend == "fastokens":  # others hold the interpreter, so that nothing would be gained
                 self._blocks.look(self._begin)
             if len(block):
@@ -169,18 +165,30 @@ class TextTokenizer(BaseNode[Block]):
         """The encoder, for the log line of the first iteration."""
         return f"encoder {self.encoder.name}"
 
-    def _begin(self, block: Block) -> Task[Ragged] | None:
+    def _begin(self, block: Block) -> Task[tuple[Block, Ragged | None]]:
         """Encodes a block in the background, while the one before it is packed and trained on."""
-        return Task(partial(self._encode, block), "encoder") if self._is_listed(block) else None
+        return Task(partial(self._encode, block), "encoder")
 
-    def _is_listed(self, block: Block) -> bool:
-        """Whether the texts are a list, as they should; what is in it is seen when it is encoded."""
-        return isinstance(block.columns.get(self.field), list)
+    def _encode(self, block: Block) -> tuple[Block, Ragged | None]:
+        """The block without its texts, which take memory, and their ids; or as it is, and None, if not all are texts."""
+        texts = block.columns.get(self.field)
+        if not isinstance(texts, list):
+            return block, None
+        try:
+            ids = self.encoder.encode(texts, block.locate)
+        except (TypeError, UnicodeEncodeError):
+            return block, None
+        return self._without_texts(block), ids
 
-    def _encode(self, block: Block) -> Ragged:
-        """The ids of a block's texts."""
+    def _encode_usable(self, block: Block) -> tuple[Block, Ragged]:
+        """The samples with a usable text, without it, and their ids; deals with the others as ``on_error`` says."""
+        block = self._usable(block)
         texts: Any = block.columns[self.field]
-        return self.encoder.encode(texts, block.locate)
+        return self._without_texts(block), self.encoder.encode(texts, block.locate)
+
+    def _without_texts(self, block: Block) -> Block:
+        kept = ((name, column) for name, column in block.columns.items() if name != self.field or name in self.keep)
+        return block.replace(dict(kept))
 
     def _block(self, block: Block, ids: Ragged) -> Block:
         """The block to yield."""
@@ -225,7 +233,7 @@ class TextTokenizer(BaseNode[Block]):
         if isinstance(column, list):
             for row, value in enumerate(column):
                 if value is MISSING:
-                    have = ", ".join(repr(field) for field in block[row])
+                    have = ", ".join(repr(field) for field in dict.fromkeys([self.field, *block[row]]))
                     raise DataError(f"{block.locate(row)}: no field {name!r} to keep; the sample has {have}")
         return column
 
