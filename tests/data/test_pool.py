@@ -259,17 +259,61 @@ def test_many_threads_at_random():
 
 def test_what_is_discarded_is_gone_and_its_bytes_are_free():
     pool = Pool(100)
-    alive = weakref.ref(pool.get("a", lambda: (Value(), 60)))
-    assert "a" in pool
-    pool.discard("a")
-    pool.discard("a")
-    pool.discard("never there")
+    value = pool.get("a", lambda: (Value(), 60))
+    alive = weakref.ref(value)
+    pool.discard("a", Value())  # not the one that is there
+    assert pool.peek("a") is value
+    pool.discard("a", value)
+    pool.discard("a", value)
+    pool.discard("never there", value)
+    del value
     assert alive() is None
-    assert "a" not in pool
+    assert pool.peek("a") is None
     assert pool.stats.bytes == 0
 
 
-def test_what_is_on_its_way_counts_as_there():
+def test_looking_is_no_use():
     pool = Pool(100)
-    pool.get("a", lambda: ("a" in pool, 1))
-    assert pool.get("a", lambda: (None, 1)) is True
+    for key in "ab":
+        pool.get(key, lambda key=key: (key, 50))
+    assert pool.peek("a") == "a"
+    assert pool.peek("never there") is None
+    pool.get("c", lambda: ("c", 50))
+    assert [pool.peek(key) for key in "abc"] == [None, "b", "c"]
+    assert pool.stats.hits == 0
+
+
+def test_what_is_on_its_way_is_not_there_yet():
+    pool = Pool(100)
+    assert pool.get("a", lambda: (pool.peek("a"), 1)) is None
+
+
+def test_a_value_grows_at_the_cost_of_others_and_shrinks():
+    pool = Pool(100)
+    values = {key: pool.get(key, lambda: (Value(), 30)) for key in "abc"}
+    pool.resize("a", values["a"], 35)
+    assert (pool.stats.bytes, pool.stats.peak) == (95, 95)
+    pool.resize("a", values["a"], 50)  # though it is the one that was not used for the longest time
+    assert pool.peek("a") is values["a"]
+    assert [pool.peek(key) is None for key in "abc"] == [False, True, False]
+    assert (pool.stats.bytes, pool.stats.peak) == (80, 95)
+    pool.resize("a", values["a"], 1000)  # alone, it may be larger than the bound
+    assert [pool.peek(key) is None for key in "abc"] == [False, True, True]
+    pool.resize("a", values["a"], 5)
+    assert pool.stats.bytes == 5
+    pool.resize("a", values["b"], 50)  # another one
+    pool.resize("b", values["b"], 50)  # gone
+    assert pool.stats.bytes == 5
+
+
+def test_room_is_made_at_the_cost_of_all_but_one():
+    pool = Pool(100)
+    for key in "abc":
+        pool.get(key, lambda key=key: (key, 30))
+    pool.make_room(10, but="a")
+    assert [pool.peek(key) for key in "abc"] == ["a", "b", "c"]
+    pool.make_room(11, but="a")
+    assert [pool.peek(key) for key in "abc"] == ["a", None, "c"]
+    pool.make_room(1000, but="a")
+    assert [pool.peek(key) for key in "abc"] == ["a", None, None]
+    assert pool.stats.bytes == 30

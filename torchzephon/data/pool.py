@@ -101,30 +101,56 @@ class Pool:
                 del shelf.pending[key]
             mine.done.set()
 
-    def make_room(self, size: int) -> None:
-        """Evicts what would be evicted by a value of ``size`` bytes: to be called before it takes them, not after."""
+    def make_room(self, size: int, *, but: Hashable = None) -> None:
+        """Evicts what would be evicted by ``size`` bytes more: to be called before they are taken, not after.
+
+        Args:
+            size: bytes.
+            but: the key of a value that stays: the one that is to grow.
+        """
         shelf = self._shelf()
         dropped = []  # let go of outside the lock: freeing may take long
         with shelf.lock:
-            while shelf.values and shelf.stats.bytes + size > self.memory_bytes:
-                _, (value, value_size) = shelf.values.popitem(last=False)
-                shelf.stats.bytes -= value_size
+            excess = shelf.stats.bytes + size - self.memory_bytes
+            for key in list(shelf.values) if excess > 0 else ():
+                if key == but:
+                    continue
+                value, value_size = shelf.values.pop(key)
                 dropped.append(value)
+                shelf.stats.bytes -= value_size
+                excess -= value_size
+                if excess <= 0:
+                    break
         dropped.clear()
 
-    def __contains__(self, key: Hashable) -> bool:
-        """Whether the value is there, or on its way."""
+    def peek(self, key: Hashable) -> object:
+        """The value if it is there, else None; that it was looked at does not count as use."""
         shelf = self._shelf()
         with shelf.lock:
-            return key in shelf.values or key in shelf.pending
+            return shelf.values.get(key, (None, 0))[0]
 
-    def discard(self, key: Hashable) -> None:
+    def resize(self, key: Hashable, value: object, size: int) -> None:
+        """Says that a value takes another number of bytes now; nothing happens if it is gone already."""
+        shelf = self._shelf()
+        with shelf.lock:
+            held, old = shelf.values.get(key, (None, 0))
+            if held is not value:
+                return
+            shelf.values[key] = value, size
+            shelf.stats.bytes += size - old
+        self.make_room(0, but=key)
+        with shelf.lock:
+            shelf.stats.peak = max(shelf.stats.peak, shelf.stats.bytes)
+
+    def discard(self, key: Hashable, value: object) -> None:
         """Lets a value go that nobody will ask for again soon; nothing happens if it is gone already."""
         shelf = self._shelf()
         with shelf.lock:
-            value, size = shelf.values.pop(key, (None, 0))
+            held, size = shelf.values.get(key, (None, 0))
+            if held is not value:
+                return
+            del shelf.values[key]
             shelf.stats.bytes -= size
-        del value  # outside the lock: freeing may take long
 
     def _keep(self, shelf: _Shelf, key: Hashable, value: Any, size: int) -> None:
         self.make_room(size)

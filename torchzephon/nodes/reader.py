@@ -30,9 +30,10 @@ class Reader(BaseNode[Block]):
     A Work becomes one Block, or several where its samples take more than the work source's ``block_bytes``. Where
     the blocks are cut never changes the data or what the state means: it counts pointers.
 
-    The readers of a process that are given the same ``memory`` share it, and so do the lanes. What a lane needs next is
-    decoded in the background if the row groups that the lanes begin in take at most half of it, and a row group whose
-    rows were all read is let go of.
+    The readers of a process that are given the same ``memory`` share it, and so do the lanes. Row groups are decoded
+    piece by piece, and the pieces let go of as their rows were read: a lane that reads in order holds few of them. What
+    a lane needs next is decoded in the background if the row groups that the lanes begin in take at most half of the
+    memory.
 
     Args:
         source: yields Work; the graph's leaf must be a :class:`~torchzephon.nodes.work_source.WorkSource`.

@@ -170,7 +170,7 @@ class TextTokenizer(BaseNode[Block]):
         return Task(partial(self._encode, block), "encoder")
 
     def _encode(self, block: Block) -> tuple[Block, Ragged | None]:
-        """The block without its texts, which take memory, and their ids; or as it is, and None, if not all are texts."""
+        """The block without its texts, which take memory, and their ids; as it is, and None, if not all are texts."""
         texts = block.columns.get(self.field)
         if not isinstance(texts, list):
             return block, None

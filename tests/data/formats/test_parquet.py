@@ -2,6 +2,7 @@ import datetime
 import os
 import pickle
 import threading
+from collections import deque
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from unittest import mock
@@ -50,7 +51,7 @@ def small_units(monkeypatch):
     """Shards, units and chunks of a few rows."""
     monkeypatch.setattr(parquet, "SHARD_BYTES", 700)
     monkeypatch.setattr(parquet_file, "UNIT_BYTES", 200)
-    monkeypatch.setattr(parquet_file, "CHUNK_BYTES", 60)
+    monkeypatch.setattr(parquet_file, "PIECE_BYTES", 60)
 
 
 COLUMNS = {
@@ -236,7 +237,8 @@ def test_a_unit_is_decoded_once(tmp_path, small_units):
     assert sum(call.args[0].num_rows for call in pieces.call_args_list) == shard.num_samples
 
 
-def test_a_unit_is_let_go_when_all_its_rows_were_read(tmp_path, small_units):
+def test_a_unit_is_let_go_when_all_its_rows_were_read(tmp_path, small_units, monkeypatch):
+    monkeypatch.setattr(parquet_file, "PIECE_BYTES", 10**6)
     (shard, *_) = open_shards(write(tmp_path / "a.parquet", {"i": list(range(300))}, row_group_size=6))
     pool = Pool(10**9)
     every = np.arange(shard.num_samples)
@@ -248,6 +250,154 @@ def test_a_unit_is_let_go_when_all_its_rows_were_read(tmp_path, small_units):
     assert not ParquetFormat().is_decoded(shard, every[-2:], None, Store(), pool)
     assert 0 < pool.stats.bytes < held  # the footer stays
     assert plain(read(shard, every, None, pool)["i"]) == every.tolist()  # the next epoch
+
+
+def pieces_of(tmp_path, monkeypatch, rows=100, pieces=10):
+    """A file of one row group that is decoded in pieces of ten rows, 8 KB each."""
+    path = tmp_path / "a.parquet"
+    table = {"ids": [[row] * 200 for row in range(rows)]}
+    write(path, table, compression="none", use_dictionary=False)
+    size = pq.read_metadata(path).row_group(0).total_byte_size
+    monkeypatch.setattr(parquet_file, "PIECE_BYTES", size // pieces)
+    (shard,) = open_shards(str(path))
+    return shard
+
+
+def open_files(folder):
+    return [name for fd in os.listdir("/proc/self/fd") if (name := link(fd)).startswith(str(folder))]
+
+
+def link(fd):
+    try:
+        return os.readlink(f"/proc/self/fd/{fd}")
+    except OSError:
+        return ""
+
+
+def is_held(shard, row, pool):
+    return ParquetFormat().is_decoded(shard, np.array([row]), None, Store(), pool)
+
+
+def firsts(shard, rows, pool, store=None):
+    return [int(ids[0]) for ids in read(shard, rows, None, pool, store)["ids"]]
+
+
+def test_who_reads_in_order_holds_a_piece_or_two(tmp_path, monkeypatch):
+    shard = pieces_of(tmp_path, monkeypatch)
+    pool = Pool(10**9)
+    monkeypatch.setattr(parquet_file.RowGroups, "nbytes", 0)
+    for row in range(0, 95, 5):
+        assert not is_held(shard, row, pool) or row % 10
+        assert firsts(shard, range(row, row + 5), pool) == list(range(row, row + 5))
+        assert [is_held(shard, other, pool) for other in (5, 15, 95)] == [row == 0, row == 10, row == 90]
+        assert pool.stats.bytes < 25_000
+        assert len(open_files(tmp_path)) == (row < 90)  # until the last piece is decoded
+    assert firsts(shard, range(95, 100), pool) == list(range(95, 100))
+    assert firsts(shard, [3, 99], pool) == [3, 99]  # again
+
+
+def test_rows_that_were_let_go_of_are_decoded_again(tmp_path, monkeypatch):
+    shard = pieces_of(tmp_path, monkeypatch)
+    pool = Pool(10**9)
+    assert firsts(shard, range(35), pool) == list(range(35))
+    assert not is_held(shard, 0, pool)
+    assert is_held(shard, 35, pool)
+    assert firsts(shard, [0, 36], pool) == [0, 36]
+    assert is_held(shard, 0, pool)
+
+
+def test_what_could_not_be_read_counts_as_not_read(tmp_path, monkeypatch):
+    """With on_error="skip" the good rows of a block are asked for again: they must not be decoded again."""
+    text = pa.array([b"good"] * 29 + [b"bad \xff"]).cast(pa.binary()).view(pa.string())
+    path = write(tmp_path / "a.parquet", {"text": text}, row_group_size=10)
+    monkeypatch.setattr(parquet_file, "UNIT_BYTES", 1)
+    (shard,) = open_shards(path)
+    pool = Pool(10**9)
+    for _ in range(3):
+        with pytest.raises(DataError, match="row 29"):
+            read(shard, range(30), None, pool)
+    assert pool.stats.loads == 4  # the footer, three row groups
+    assert read(shard, range(29), None, pool) == {"text": ["good"] * 29}
+
+
+def test_files_stay_open_only_as_long_as_not_too_many_are(tmp_path, monkeypatch):
+    monkeypatch.setattr(parquet_file, "_slots", deque(range(2)))
+    pool = Pool(10**9)
+    shards = []
+    for name in "abcd":
+        (tmp_path / name).mkdir()
+        shards.append(pieces_of(tmp_path / name, monkeypatch))
+        assert firsts(shards[-1], [1, 0], pool) == [1, 0]
+        assert len(open_files(tmp_path)) == min(2, len(shards))
+    assert [is_held(shard, 99, pool) for shard in shards] == [False, False, True, True]
+    assert firsts(shards[0], range(100), pool) == list(range(100))
+    assert len(open_files(tmp_path)) == 1  # there is room for another
+    assert firsts(shards[2], range(100), pool) == list(range(100))
+    assert firsts(shards[2], [0], pool) == [0]
+    assert len(open_files(tmp_path)) == 2
+    pool = None
+    assert open_files(tmp_path) == []
+    assert len(parquet_file._slots) == 2
+
+
+def test_a_piece_that_fails_blames_the_rows_from_there_on(tmp_path, monkeypatch):
+    """However it comes to be decoded: one piece after another, or all at once."""
+    path = tmp_path / "a.parquet"
+    table = {"s": [os.urandom(1000) for _ in range(100)]}
+    write(path, table, compression="snappy", use_dictionary=False, data_page_size=1000)
+    whole = bytearray(path.read_bytes())
+    chunk = pq.read_metadata(path).row_group(0).column(0)
+    at = chunk.data_page_offset + chunk.total_compressed_size * 3 // 4
+    whole[at : at + 5000] = b"\xff" * 5000
+    path.write_bytes(whole)
+    monkeypatch.setattr(parquet_file, "PIECE_BYTES", 10_000)
+    (shard,) = open_shards(str(path))
+    outcomes = []
+    for rows in (range(100), reversed(range(100))):
+        pool, good, blamed = Pool(10**9), [], []
+        for row in rows:
+            try:
+                assert read(shard, [row], None, pool)["s"] == [table["s"][row]]
+                good.append(row)
+            except DataError as error:
+                blamed.append(error)
+        assert all(error.row == 0 and "row groups 0 to 0 cannot be decoded" in str(error) for error in blamed)
+        outcomes.append(sorted(good))
+    assert outcomes[0] == outcomes[1]
+    assert 50 <= len(outcomes[0]) <= 75
+
+
+def test_a_file_that_vanishes_between_two_pieces(tmp_path, monkeypatch):
+    shard = pieces_of(tmp_path, monkeypatch)
+    pool = Pool(10**9)
+    firsts(shard, [0], pool)
+    os.unlink(shard.file.path)
+    assert firsts(shard, [5], pool) == [5]
+    with pytest.raises(DataError, match=r"a\.parquet does not exist"):
+        firsts(shard, [50], pool)
+    assert firsts(shard, [6], pool) == [6]
+
+
+def test_threads_read_one_unit_at_once(tmp_path, monkeypatch):
+    shard = pieces_of(tmp_path, monkeypatch, rows=500, pieces=50)
+    for memory in (0, 30_000, 10**9):
+        pool, wrong = Pool(memory), []
+
+        def work(seed, pool=pool, wrong=wrong):
+            rng = np.random.default_rng(seed)
+            for _ in range(40):
+                start = int(rng.integers(490))
+                rows = range(start, start + 10) if seed % 2 else rng.permutation(500)[:10].tolist()
+                if firsts(shard, rows, pool) != list(rows):
+                    wrong.append(rows)
+
+        threads = [threading.Thread(target=work, args=(seed,)) for seed in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert not wrong
+        assert not any(thread.is_alive() for thread in threads)
 
 
 @settings(deadline=None, max_examples=60)
@@ -272,7 +422,7 @@ def test_any_rows_in_any_order(tmp_path_factory, lengths, row_group, unit, chunk
     with (
         mock.patch.object(parquet, "SHARD_BYTES", shard_bytes),
         mock.patch.object(parquet_file, "UNIT_BYTES", unit),
-        mock.patch.object(parquet_file, "CHUNK_BYTES", chunk),
+        mock.patch.object(parquet_file, "PIECE_BYTES", chunk),
     ):
         first, pool = 0, Pool(data.draw(st.sampled_from([0, 2000, 10**9])))
         for shard in open_shards(path):
@@ -334,7 +484,8 @@ def test_a_file_that_has_changed_since_is_refused(tmp_path):
     assert error.value.row is None
 
 
-def test_a_file_that_is_truncated_or_vanishes_in_mid_run(tmp_path, small_units):
+def test_a_file_that_is_truncated_or_vanishes_in_mid_run(tmp_path, small_units, monkeypatch):
+    monkeypatch.setattr(parquet_file, "PIECE_BYTES", 10**6)
     path = write(tmp_path / "a.parquet", {"s": [os.urandom(100) for _ in range(100)]}, row_group_size=10)
     shards, pool = open_shards(path), Pool(10**9)
     read(shards[0], [0], None, pool)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _PAGE = 1 << 12
-_MOST_KEPT = 8
+_MOST_KEPT = 32
 
 
 class _Lease:

@@ -1,4 +1,4 @@
-"""Parquet: fragments of row groups as shards, decoded a run of row groups at a time."""
+"""Parquet: runs of row groups as shards, decoded and let go piece by piece."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchzephon.data.block import Column
-from torchzephon.data.formats.arrow import Unit, UnreadableError
 from torchzephon.data.formats.base import Shard
-from torchzephon.data.formats.parquet_file import ParquetFooter, decode, read_footer
+from torchzephon.data.formats.columns import UnreadableError
+from torchzephon.data.formats.parquet_file import ParquetFooter, RowGroups, read_footer
+from torchzephon.data.formats.unit import Unit
 from torchzephon.data.join import join_columns
 from torchzephon.data.pool import Pool
 from torchzephon.data.storage.store import Store, StoredFile
@@ -26,8 +27,8 @@ class ParquetFormat:
     """Rows of Parquet files.
 
     A shard is a run of consecutive row groups that hold about 64 MB before compression, so that a shuffle within
-    shards has few row groups open at a time, however large the file. What is decoded and kept in the pool is a *unit*:
-    a large row group, or a few small ones, with nothing but the wanted columns.
+    shards has few row groups open at a time, however large the file. What is kept in the pool is a *unit*: a large row
+    group, or a few small ones, with nothing but the wanted columns, decoded as far as its rows were asked for.
 
     Lists of numbers become :class:`~torchzephon.data.ragged.Ragged` columns; text, bytes, numbers, times, structs
     and everything else become lists of Python objects. A column is named by its name, or by a path such as
@@ -54,11 +55,14 @@ class ParquetFormat:
         self, shard: Shard, rows: NDArray[np.int64], columns: Mapping[str, str] | None, store: Store, pool: Pool
     ) -> dict[str, Column]:
         """Reads rows, see :meth:`torchzephon.data.formats.base.Format.read`."""
-        shares = self._shares(shard, rows, columns, store, pool)
-        parts = [self._pick(shard, rows, share) for share in shares]
-        for share in shares:
-            if share.unit.was_read(len(share.at)):
-                pool.discard(share.key)
+        shares = list(self._shares(shard, rows, columns, store, pool))
+        picked = [self._pick(shard, rows, share, columns, store, pool) for share in shares]
+        for share, (unit, _) in zip(shares, picked, strict=True):  # when nothing can go wrong: they are read again then
+            if unit.mark_read(share.rows):
+                pool.discard(share.key, unit)
+            else:
+                pool.resize(share.key, unit, unit.nbytes)
+        parts = [part for _, part in picked]
         if len(parts) < 2:
             return parts[0] if parts else {}
         which, place = np.empty(len(rows), np.intp), np.empty(len(rows), np.intp)
@@ -73,7 +77,7 @@ class ParquetFormat:
         """The bytes of text and lists in each row, int64 ``[n]``; of other columns, the mean."""
         sizes = np.empty(len(rows), np.int64)
         for share in self._shares(shard, rows, columns, store, pool):
-            sizes[share.at] = share.unit.row_bytes[share.rows]
+            sizes[share.at] = self._unit(shard, share, columns, store, pool).row_bytes[share.rows]
         return sizes
 
     def decoded_bytes(self, shard: Shard, columns: Mapping[str, str] | None, store: Store, pool: Pool) -> int:
@@ -81,51 +85,67 @@ class ParquetFormat:
         first, last = shard.part
         return self._footer(shard.file, store, pool).unit_bytes(first, last, columns)
 
-    @staticmethod
-    def _pick(shard: Shard, rows: NDArray[np.int64], share: _Share) -> dict[str, Column]:
-        picked: dict[str, Column] = {}
-        for name, column in share.unit.columns.items():
-            try:
-                picked[name] = column.pick(share.rows)
-            except UnreadableError as error:
-                row = int(share.at[error.row])
-                raise DataError(
-                    f"{shard.file.path} part {shard.part}, row {rows[row]}, column {name!r}: {error}", row=row
-                ) from error
-        return picked
-
     def is_decoded(
         self, shard: Shard, rows: NDArray[np.int64], columns: Mapping[str, str] | None, store: Store, pool: Pool
     ) -> bool:
-        """Whether the units of the rows are in the pool, or on their way there."""
-        footer = self._footer(shard.file, store, pool)
-        return all(self._key(shard, unit, columns) in pool for unit, _, _ in self._in_units(shard, rows, footer))
+        """Whether the rows are in the pool, decoded."""
+        for share in self._shares(shard, rows, columns, store, pool):
+            unit = pool.peek(share.key)
+            if not isinstance(unit, Unit) or not unit.has(share.rows):
+                return False
+        return True
+
+    def _pick(
+        self,
+        shard: Shard,
+        rows: NDArray[np.int64],
+        share: _Share,
+        columns: Mapping[str, str] | None,
+        store: Store,
+        pool: Pool,
+    ) -> tuple[Unit, dict[str, Column]]:
+        while True:
+            unit = self._unit(shard, share, columns, store, pool)
+            try:
+                picked = unit.pick(share.rows)
+            except UnreadableError as error:
+                row = int(share.at[error.row])
+                raise DataError(f"{shard.file.path} part {shard.part}, row {rows[row]}, {error}", row=row) from error
+            if picked is not None:
+                return unit, picked
+            pool.discard(share.key, unit)  # they were read before: another epoch has begun
+
+    def _unit(self, shard: Shard, share: _Share, columns: Mapping[str, str] | None, store: Store, pool: Pool) -> Unit:
+        """The unit that holds the rows, decoded as far as them. Raises DataError where they cannot be decoded."""
+        footer, groups = self._footer(shard.file, store, pool), share.groups
+
+        def load() -> tuple[Unit, int]:
+            unit = Unit(int(footer.starts[groups[1]] - footer.starts[groups[0]]))
+            return unit, unit.nbytes
+
+        def make_room() -> None:
+            size = footer.unit_bytes(*groups, columns) // footer.pieces(*groups)
+            pool.make_room(size, but=share.key)
+
+        unit = pool.get(share.key, load)
+        if unit.reach(share.rows, partial(RowGroups, shard.file, footer, groups, columns, store), make_room):
+            pool.resize(share.key, unit, unit.nbytes)
+        broken = unit.first_broken(share.rows)
+        if broken is not None:
+            reason = f"row groups {groups[0]} to {groups[1] - 1} cannot be decoded: {unit.broken}"
+            raise DataError(f"{shard.file.path}: {reason}", row=int(share.at[broken]))
+        return unit
 
     def _shares(
         self, shard: Shard, rows: NDArray[np.int64], columns: Mapping[str, str] | None, store: Store, pool: Pool
-    ) -> list[_Share]:
-        """The decoded units that hold the rows."""
+    ) -> Iterator[_Share]:
+        """The rows, by the units that hold them."""
         footer = self._footer(shard.file, store, pool)
-        shares = []
-        for (first, last), at, in_unit in self._in_units(shard, rows, footer):
-            key = self._key(shard, (first, last), columns)
-            unit = pool.get(key, partial(_load_unit, shard.file, footer, first, last, columns, store, pool))
-            if isinstance(unit, str):
-                raise DataError(unit, row=int(at[0]))
-            shares.append(_Share(key, unit, at, in_unit))
-        return shares
-
-    @staticmethod
-    def _in_units(
-        shard: Shard, rows: NDArray[np.int64], footer: ParquetFooter
-    ) -> Iterator[tuple[tuple[int, int], NDArray[np.intp], NDArray[np.int64]]]:
-        """Each unit's row groups, where its rows stand in ``rows``, and their numbers within the unit."""
         bounds = footer.units(*shard.part)
         for index, at, in_unit in _split(rows + footer.starts[shard.part[0]], footer.starts[bounds]):
-            yield (int(bounds[index]), int(bounds[index + 1])), at, in_unit
-
-    def _key(self, shard: Shard, unit: tuple[int, int], columns: Mapping[str, str] | None) -> Hashable:
-        return self.name, shard.file.key, unit, None if columns is None else tuple(columns.items())
+            groups = int(bounds[index]), int(bounds[index + 1])
+            key = self.name, shard.file.key, groups, None if columns is None else tuple(columns.items())
+            yield _Share(key, groups, at, in_unit)
 
     def _footer(self, file: StoredFile, store: Store, pool: Pool) -> ParquetFooter:
         def load() -> tuple[ParquetFooter, int]:
@@ -141,28 +161,15 @@ class _Share(NamedTuple):
 
     Attributes:
         key: the unit's, in the pool.
-        unit: decoded.
+        groups: the unit's first row group, and the one after its last.
         at: intp ``[n]``, where they stand among the rows that were asked for.
         rows: int64 ``[n]``, which rows of the unit they are.
     """
 
     key: Hashable
-    unit: Unit
+    groups: tuple[int, int]
     at: NDArray[np.intp]
     rows: NDArray[np.int64]
-
-
-def _load_unit(
-    file: StoredFile,
-    footer: ParquetFooter,
-    first: int,
-    last: int,
-    columns: Mapping[str, str] | None,
-    store: Store,
-    pool: Pool,
-) -> tuple[Unit | str, int]:
-    pool.make_room(footer.unit_bytes(first, last, columns))
-    return decode(file, footer, first, last, columns, store)
 
 
 def _split(

@@ -1,8 +1,9 @@
-"""One Parquet file: its footer, and runs of its row groups, decoded."""
+"""One Parquet file: its footer, and runs of its row groups, decoded piece by piece."""
 
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -11,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from torchzephon.data.formats.arrow import Unit, compact
+from torchzephon.data.formats.arrow import compact
+from torchzephon.data.formats.unit import BrokenError
 from torchzephon.data.storage.store import Store, StoredFile
 from torchzephon.errors import DataError
 
@@ -22,8 +24,8 @@ if TYPE_CHECKING:
 UNIT_BYTES = 4 << 20
 """Row groups smaller than this are decoded together: fewer calls, and still cheap to read a single row."""
 
-CHUNK_BYTES = 2 << 20
-"""Row groups are decoded in pieces of about this size: for a moment, Arrow takes twice the size of what it decodes."""
+PIECE_BYTES = 1 << 20
+"""Units are decoded in pieces of about this size, before decoding: what a lane that reads in order holds."""
 
 _ATTEMPTS = 3
 
@@ -64,6 +66,10 @@ class ParquetFooter:
                 size += self.sizes[group]
             bounds = self._units[first, last] = np.array([*begins, last], np.intp)
         return bounds
+
+    def pieces(self, first: int, last: int) -> int:
+        """In how many pieces the row groups ``[first, last)`` are decoded."""
+        return max(1, round(sum(self.sizes[first:last]) / PIECE_BYTES))
 
     def unit_bytes(self, first: int, last: int, columns: Mapping[str, str] | None) -> int:
         """About how many bytes the columns of the row groups ``[first, last)`` take when they are decoded."""
@@ -138,44 +144,97 @@ def read_footer(file: StoredFile, store: Store) -> ParquetFooter:
     return ParquetFooter(metadata, metadata.schema.to_arrow_schema(), starts, sizes, in_ranges)
 
 
-def decode(
-    file: StoredFile, footer: ParquetFooter, first: int, last: int, columns: Mapping[str, str] | None, store: Store
-) -> tuple[Unit | str, int]:
-    """Reads the row groups ``[first, last)``.
+class RowGroups:
+    """Decodes a run of row groups, piece by piece: see :class:`~torchzephon.data.formats.unit.Pieces`.
 
-    Returns:
-        The unit, and its bytes. Where they cannot be decoded, what is wrong, and 0: it is the same for every row.
+    A local file stays open in between, as long as not too many are. Others are read at once.
 
-    Raises:
-        DataError: for a file that is gone, has changed, or cannot be read just now, and for a column it does not have.
+    Args:
+        file: which.
+        footer: its footer.
+        groups: the first row group, and the one after the last.
+        columns: new name -> stored name; None for all columns.
+        store: how files are opened.
+        piece: the number of the piece to begin with.
     """
+
+    nbytes = 4 << 20  # about: compressed and decompressed pages, dictionaries, levels
+
+    def __init__(
+        self,
+        file: StoredFile,
+        footer: ParquetFooter,
+        groups: tuple[int, int],
+        columns: Mapping[str, str] | None,
+        store: Store,
+        piece: int,
+    ) -> None:
+        self._slot = _take_slot() if file.is_local else None
+        self.at_once = self._slot is None
+        self._pieces = _decode(file, footer, groups, columns, store, piece)
+
+    def __iter__(self) -> RowGroups:
+        return self
+
+    def __next__(self) -> tuple[pa.RecordBatch, int]:
+        """See :class:`~torchzephon.data.formats.unit.Pieces`.
+
+        Raises:
+            DataError: for a file that is gone, has changed, or cannot be read just now, and for a column it does not
+                have.
+        """
+        return next(self._pieces)
+
+    def __del__(self) -> None:  # anywhere, in any thread: it must not wait for a lock
+        if self._slot is not None:
+            _slots.append(self._slot)
+
+
+_slots = deque(range(64))  # files that may stay open
+
+
+def _take_slot() -> int | None:
+    try:
+        return _slots.pop()
+    except IndexError:
+        return None
+
+
+def _decode(
+    file: StoredFile,
+    footer: ParquetFooter,
+    groups: tuple[int, int],
+    columns: Mapping[str, str] | None,
+    store: Store,
+    piece: int,
+) -> Iterator[tuple[pa.RecordBatch, int]]:
+    first, last = groups
     paths = footer.paths(columns, file)
     rows = int(footer.starts[last] - footer.starts[first])
-    pieces = max(1, round(sum(footer.sizes[first:last]) / CHUNK_BYTES))  # alike, so that their memory is used again
-    broken = f"{file.path}: row groups {first} to {last - 1} cannot be decoded"
-    for attempt in range(1, _ATTEMPTS + 1):
+    attempt = 1
+    while True:
         store.check(file)
         try:
             with _opened(file, store, footer.metadata, in_ranges=footer.in_ranges) as reader:
                 batches = reader.iter_batches(
-                    max(1, -(-rows // pieces)),
+                    max(1, -(-rows // footer.pieces(first, last))),  # alike, so that their memory is used again
                     row_groups=range(first, last),
                     columns=[".".join(path) for path in paths.values()],
                     use_threads=False,  # lanes that are driven by threads decode at once, each its own unit
                 )
-                copies = [compact(batch, paths) for batch in batches]
-            break
+                for number, batch in enumerate(batch for batch in batches if batch.num_rows):
+                    if number >= piece:
+                        yield compact(batch, paths)
+                        piece += 1
+                        store.check(file)
+            return
         except DataError:
             raise
         except Exception as error:
             if _is_broken(error):
-                return f"{broken}: {error}", 0
+                raise BrokenError(str(error)) from error
             _try_again(file, attempt, error)
-    found = sum(batch.num_rows for batch, _ in copies)
-    if found != rows:
-        return f"{broken}: there are {found} rows instead of {rows}", 0
-    unit = Unit([batch for batch, _ in copies])
-    return unit, unit.nbytes + sum(size for _, size in copies)
+            attempt += 1
 
 
 def _is_broken(error: Exception) -> bool:
