@@ -253,11 +253,13 @@ def test_a_state_saved_at_the_very_end_resumes_into_the_next_cycle(make_loader):
         assert '"cycle":1' in json.dumps(loader.state_dict()).replace("\\", "")
 
 
-def test_breaking_out_replays_the_cycle_and_says_so_the_second_time(caplog):
+@pytest.mark.parametrize(("batches", "warnings"), [(5, (0, 0, 1, 2)), (2 * LANES, (0, 1, 2, 3))])
+def test_breaking_out_replays_the_cycle_and_says_so(caplog, batches, warnings):
+    """Unless only the first round was looked at, once."""
     loader = Loader(lanes())
-    for expected_warnings in (0, 0, 1):
-        first = [plain(batch) for batch, _ in zip(loader, range(5), strict=False)]
-        assert first == [lane_streams(endless, LANES, 2)[i % LANES][i // LANES] for i in range(5)]
+    expected = [lane_streams(endless, LANES, 4)[i % LANES][i // LANES] for i in range(batches)]
+    for expected_warnings in warnings:
+        assert [plain(batch) for batch, _ in zip(loader, range(batches), strict=False)] == expected
         assert caplog.text.count("replays it from its start") == expected_warnings
 
 

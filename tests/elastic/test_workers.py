@@ -3,7 +3,10 @@
 import itertools
 import json
 import os
+import re
 import signal
+import subprocess
+import sys
 import threading
 import time
 
@@ -250,7 +253,8 @@ def test_an_exception_names_lane_node_and_samples_at_once(num_workers, persisten
 def test_a_worker_that_exits_is_named_with_its_code():
     loader = open_loader(faulty(die))
     got = []
-    with pytest.raises(tz.WorkerError, match=r"worker \d \(pid \d+, lanes \d-\d\) died of exit code 7; .*state_dict"):
+    match = r"worker \d \(pid \d+, lanes \d-\d\) ended with exit code 7; .*state_dict"
+    with pytest.raises(tz.WorkerError, match=match):
         got.extend(map(plain, loader))
     assert worker_processes() == []
     assert_last_state_is_good(loader, got)
@@ -258,7 +262,7 @@ def test_a_worker_that_exits_is_named_with_its_code():
 
 def test_a_worker_that_exits_without_a_code_is_named():
     loader = open_loader(faulty(quit_quietly))
-    with pytest.raises(tz.WorkerError, match=r"worker \d \(pid \d+, lanes \d-\d\) died of exit code 0"):
+    with pytest.raises(tz.WorkerError, match=r"worker \d \(pid \d+, lanes \d-\d\) ended with exit code 0"):
         take(loader, 999)
 
 
@@ -313,9 +317,30 @@ def test_a_worker_that_fails_at_its_start_leaves_nothing_behind():
     assert worker_processes() == []  # while the exception is still held
     assert caught.value is not None
     loader = open_loader(worker_init_fn=exit_at_start)
-    with pytest.raises(tz.WorkerError, match=r"worker 1 \(pid \d+, lanes 2-3\) died of exit code 3"):
+    with pytest.raises(tz.WorkerError, match=r"worker 1 \(pid \d+, lanes 2-3\) ended with exit code 3"):
         next(iter(loader))
     assert worker_processes() == []
+
+
+def test_a_script_that_workers_import_and_that_does_all_again_is_told(tmp_path):
+    """The mistake that everybody makes once: no `if __name__ == "__main__":`."""
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import torchzephon as tz\n"
+        "samples = [{'input_ids': [1, 2, 3]}] * 100\n"
+        "source = tz.MixtureWorkSource([tz.Dataset.from_samples('a', samples)])\n"
+        "lanes = tz.Lanes(tz.TrainingBatcher(tz.SequencePacker(tz.Reader(source), 8), 2), 2)\n"
+        "loader = tz.ElasticDataLoader(lanes, num_workers=1, multiprocessing_context='spawn')\n"
+        "for batch in loader:\n"
+        "    pass\n"
+    )
+    ran = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=100)
+    assert ran.returncode == 1
+    assert re.search(
+        r"WorkerError: worker 0 \(pid \d+, lanes 0-1\) ended with exit code 1; nothing has come from the workers yet, "
+        r"and 'spawn' has each of them import the script: is all .* below `if __name__ == \"__main__\":`",
+        ran.stderr,
+    ), ran.stderr
 
 
 def test_a_damaged_state_is_a_state_error_from_workers_too():

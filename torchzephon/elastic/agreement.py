@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -13,6 +14,7 @@ from torchzephon.elastic.assignment import Assignment
 from torchzephon.elastic.connections import Connections
 
 _START = -1  # the question where to begin, in place of the round that a question is about
+_VALUES = 5  # most numbers of a question
 
 
 class _Question(NamedTuple):
@@ -21,8 +23,8 @@ class _Question(NamedTuple):
     Attributes:
         round: what it is about.
         place: where this rank is; the others must be at the same place.
-        payload: int64 ``[2 + 2 * len(place)]``: the value, whether this is a last word, the place, its negative. The
-            maximum over the ranks shows whether all places are equal.
+        payload: int64: whether this is a last word, the place, its negative, the values. The maximum over the ranks
+            shows whether all places are equal.
         work: the all-reduce.
     """
 
@@ -33,7 +35,7 @@ class _Question(NamedTuple):
 
 
 class EndAgreement:
-    """Asynchronous all-reduces of one number, on gloo connections of their own.
+    """Asynchronous all-reduces of a few numbers, on gloo connections of their own.
 
     Ranks call :meth:`begin`, :meth:`ask` and :meth:`answer` for the same rounds in the same order, in the consumer's
     thread only. A rank that leaves early sends a last word (:meth:`leave`) in place of its next number, so that its
@@ -41,9 +43,11 @@ class EndAgreement:
 
     Args:
         assignment: the data-parallel ranks, with a process group behind them. Every rank of it must construct this.
+        digest: of all that must be alike on the ranks, at most 63 bits.
     """
 
-    def __init__(self, assignment: Assignment) -> None:
+    def __init__(self, assignment: Assignment, digest: int) -> None:
+        self._digest = digest
         self._running = False
         self._connections = Connections(assignment)
         self._asked: deque[_Question] = deque()
@@ -53,27 +57,44 @@ class EndAgreement:
     def __del__(self) -> None:
         self.leave()
 
-    def begin(self, cycle: int, round_index: int) -> int:
+    def begin(self, cycle: int, round_index: int, *, is_fresh: bool) -> int:
         """A new run over the data, after :meth:`leave` or the agreed end of the one before.
+
+        Args:
+            cycle: in which this rank begins.
+            round_index: at which this rank begins.
+            is_fresh: whether it begins where it was reset or loaded to. Ranks that were interrupted may be rounds
+                apart; after a load they are one apart at most, if the state was saved in the middle of a round.
 
         Returns:
             The round at which all ranks begin: the smallest ``round_index`` of any.
 
         Raises:
-            RuntimeError: when the other ranks are elsewhere.
+            RuntimeError: when the other ranks are elsewhere, or made otherwise.
         """
         self._run += 1
         self._cycle = cycle
         self._running = True
-        self.ask(_START, -round_index)
-        return -self.answer()
+        self.ask(_START, -round_index, round_index, not is_fresh, self._digest, -self._digest)
+        first, last, interrupted, digest, other = self.answer()
+        if digest != -other:
+            self._refuse(
+                "they were made with other graphs, or other arguments of Lanes. Build all alike on every rank; a seed "
+                "must not depend on the rank, since lanes share out the data. gather_state(loader) names what differs"
+            )
+        if last + first > 1 and not interrupted:
+            self._refuse(
+                f"one begins with round {-first} of cycle {cycle}, another one with round {last}. Load the same "
+                "checkpoint on every rank"
+            )
+        return -first
 
-    def ask(self, round_index: int, value: int) -> None:
-        """Sends this rank's number for a round."""
-        self._send(round_index, value, left=False)
+    def ask(self, round_index: int, *values: int) -> None:
+        """Sends this rank's numbers for a round."""
+        self._send(round_index, values, left=False)
 
-    def answer(self) -> int:
-        """The largest number of any rank, for the oldest round that was asked about and not answered.
+    def answer(self) -> list[int]:
+        """The largest numbers of any rank, for the oldest round that was asked about and not answered.
 
         Raises:
             RuntimeError: when another rank stopped iterating before, is elsewhere, or is gone.
@@ -87,9 +108,9 @@ class EndAgreement:
                 f"the other data-parallel ranks cannot be reached to agree on the end of the data: one of them has "
                 f"exited, was killed, or stands still ({error}). Restart the ranks from the last checkpoint"
             ) from error
-        value, left, *places = question.payload.tolist()
         size = len(question.place)
-        if left or places[:size] != [-part for part in places[size:]]:
+        left, *numbers = question.payload.tolist()
+        if left or numbers[:size] != [-part for part in numbers[size : 2 * size]]:
             self._running = False
             self._asked.clear()
             raise RuntimeError(
@@ -97,7 +118,7 @@ class EndAgreement:
                 "iterating, failed, or is elsewhere: the ranks cannot agree on the end of the data. Look for an error "
                 "of another rank; else leave the loop after the same round, and load the same checkpoint, on every rank"
             )
-        return int(value)
+        return numbers[2 * size :]
 
     def end(self) -> None:
         """The agreed end was reached, on all ranks alike."""
@@ -110,12 +131,18 @@ class EndAgreement:
             return
         self._running = False
         with suppress(RuntimeError):  # the connections are broken, and the peers know
-            self._send(_START, 0, left=True)
+            self._send(_START, (), left=True)
         self._asked.clear()
 
-    def _send(self, round_index: int, value: int, *, left: bool) -> None:
+    def _refuse(self, reason: str) -> NoReturn:
+        self.end()  # all ranks alike
+        raise RuntimeError(f"the ranks do not read the same data: {reason}")
+
+    def _send(self, round_index: int, values: Sequence[int], *, left: bool) -> None:
         place = (self._run, self._cycle, round_index)
-        payload, work = self._connections.maximum([value, left, *place, *(-part for part in place)])
+        # All messages have one size: a last word may meet any of them.
+        padding = [0] * (_VALUES - len(values))
+        payload, work = self._connections.maximum([left, *place, *(-part for part in place), *values, *padding])
         self._asked.append(_Question(round_index, place, payload, work))
 
 

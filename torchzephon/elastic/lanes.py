@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import logging
 import os
 import threading
@@ -10,6 +11,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any, Literal
 
+import orjson
 from torchdata.nodes import BaseNode
 
 from torchzephon.curriculum.checks import check_choice, check_int
@@ -114,7 +116,8 @@ class Lanes(BaseNode[Any]):
         agreement: EndAgreement | None = None
         if leaf.is_finite and end != "ragged" and self.assignment.size > 1:
             if self.assignment.connected:
-                agreement = EndAgreement(self.assignment)
+                alike = (self._graph, num_lanes, uneven, end, cycles, prefetch)
+                agreement = EndAgreement(self.assignment, _digest(alike))
             else:
                 end = "ragged"
                 logger.warning(
@@ -270,7 +273,7 @@ class Lanes(BaseNode[Any]):
         else:
             self._halt()
             if self._delivered and not self._ended:
-                if self._replayed:
+                if self._replayed or self._round > 1:  # to look at the first batch is no mistake
                     logger.warning("iterating anew before the end of cycle %d replays it from its start", self._cycle)
                 self._replayed = True
             self._rewind(self._cycle + self._ended)
@@ -341,7 +344,7 @@ class Lanes(BaseNode[Any]):
         self._running = True
         self._pid = os.getpid()
         self._supply.start(states)
-        self.schedule.begin(self._supply, states, self._round)
+        self.schedule.begin(self._supply, states, self._round, is_fresh=not self._delivered)
         if self._slots and (self.schedule.round != self._round or not self.schedule.takes_place()):
             self._slots = []  # ranks that were interrupted elsewhere begin together
         self._round = self.schedule.round
@@ -449,6 +452,11 @@ class Lanes(BaseNode[Any]):
         parts[-1] += f" of {self.num_lanes}"
         parts.append("endless" if rounds is None else f"about {rounds:,} rounds a cycle")
         logger.info("%s", "; ".join(part for part in parts if part))
+
+
+def _digest(value: Any) -> int:
+    """63 bits that tell whether plain values are equal."""
+    return int.from_bytes(hashlib.blake2b(orjson.dumps(value), digest_size=8).digest(), "big") >> 1
 
 
 def _read(lanes: dict[int, str]) -> dict[int, LaneState]:

@@ -53,17 +53,17 @@ class Schedule:
         self._stretch = stretch
         self._given: dict[int, int] = {}
 
-    def begin(self, supply: Supply, states: Mapping[int, LaneState], round_index: int) -> None:
+    def begin(self, supply: Supply, states: Mapping[int, LaneState], round_index: int, *, is_fresh: bool) -> None:
         """Starts at a round, with each lane where ``states`` says.
 
         Where ranks agree, they start together at the smallest round of any of them: a state that was saved in the
-        middle of a round can leave them one apart.
+        middle of a round can leave them one apart. ``is_fresh``: see :meth:`EndAgreement.begin`.
         """
         self._supply = supply
         self._given = {lane: state.given for lane, state in states.items()}
         if self._agreement is not None:
             cycle = next(state.cycle for state in states.values())
-            round_index = self._agreement.begin(cycle, round_index)
+            round_index = self._agreement.begin(cycle, round_index, is_fresh=is_fresh)
         self.round = round_index
         self._asked = round_index  # rounds before this one were asked about,
         self._agreed = round_index  # and before this one they take place;
@@ -80,7 +80,7 @@ class Schedule:
             self._agreement.ask(self._asked, -count if self._end == "drop" else count)
             self._asked += self._stretch
         if not self._end_agreed and self._agreed == self.round:
-            count = abs(self._agreement.answer())
+            count = abs(self._agreement.answer()[0])
             self._agreed += count
             self._end_agreed = count < self._stretch
         return self.round < self._agreed

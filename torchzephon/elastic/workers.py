@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import signal
 import time
 from collections import deque
@@ -129,6 +130,7 @@ class WorkerSupply:
             self._receivers = [Receiver(received, pin_memory=self._pin_memory) for received in dataset.received]
         self._queues: dict[int, deque[Item]] = {lane: deque() for lane in states}
         self._made = {lane: state.given for lane, state in states.items()}
+        self._begun = dict(self._made)
         self._dry = {lane for lane, state in states.items() if state.dry}
         try:
             self._iterator = iter(self._loader)
@@ -181,10 +183,21 @@ class WorkerSupply:
     def _give_up(self, error: BaseException) -> NoReturn:
         """Stops all workers after an error, and raises it, or a better one if workers have died."""
         dead = "" if isinstance(error, (LaneError, StateError)) else self._name_dead(error)
+        way_out = self._way_out()
         self.shut_down()
         if dead:
-            raise WorkerError(f"{dead}; the last state_dict() is good, restart from it") from error
+            raise WorkerError(f"{dead}; {way_out}") from error
         raise error
+
+    def _way_out(self) -> str:
+        """What to do when workers have died."""
+        methods = {process._start_method or multiprocessing.get_start_method() for process in self._processes}
+        if self._made == self._begun and methods - {"fork"}:
+            return (
+                f"nothing has come from the workers yet, and {methods.pop()!r} has each of them import the script: is "
+                'all that the script does below `if __name__ == "__main__":`? Else the cause is printed above'
+            )
+        return "the last state_dict() is good, restart from it"
 
     def _name_dead(self, error: BaseException) -> str:
         """Says which workers have died, and of what; empty when none has."""
@@ -193,16 +206,20 @@ class WorkerSupply:
             time.sleep(0.01)
         return "; ".join(dead)
 
+    @property
+    def _processes(self) -> list[Any]:
+        return getattr(self._iterator, "_workers", [])
+
     def _dead(self, error: BaseException) -> list[str]:
-        processes = getattr(self._iterator, "_workers", [])
+        processes = self._processes
         owned = list(self._queues)
         messages = []
         for number, process in enumerate(processes):
             code = process.exitcode
             if code or (code == 0 and (self._iterator._workers_status[number] or str(process.pid) in str(error))):
                 lanes = _lanes_of(number, self._num_workers, owned)
-                cause = f"exit code {code}" if code >= 0 else f"signal {-code} ({_signal_name(-code)})"
-                messages.append(f"worker {number} (pid {process.pid}, lanes {lanes[0]}-{lanes[-1]}) died of {cause}")
+                end = f"ended with exit code {code}" if code >= 0 else f"died of signal {-code} ({_signal_name(-code)})"
+                messages.append(f"worker {number} (pid {process.pid}, lanes {lanes[0]}-{lanes[-1]}) {end}")
         return messages
 
 

@@ -185,6 +185,43 @@ def ranks_in_different_cycles_are_told(out):
 
 
 @scenario
+def a_rank_that_did_not_load_the_checkpoint_is_told(out):
+    for rounds in (2, 5):
+        loader = open_loader(4, None)
+        iterator = iter(loader)
+        for _ in range(rounds):
+            next(iterator)
+        state = tz.gather_state(loader)
+        del iterator
+        loader = open_loader(4, None)
+        if dist.get_rank() != 1:
+            loader.load_state_dict(state)
+        iterator = iter(loader)
+        for _ in range(2):  # and it stays so
+            with pytest.raises(RuntimeError, match=rf"one begins with round 0 of .* another one with round {rounds}"):
+                next(iterator)
+        loader.load_state_dict(state)
+        assert joined(gathered(list(map(real, loader)))) == list(map(real, open_loader(4, (0, 1))))[rounds:]
+
+
+@scenario
+def ranks_that_were_made_otherwise_are_told(out):
+    rank = dist.get_rank()
+    for build, num_lanes, options in (
+        (lambda: graph(seed=rank), 4, {}),
+        (lambda: graph(DOCS[rank == 2 :]), 4, {}),
+        (lambda: graph(seq_len=8 + (rank == 3)), 4, {}),
+        (graph, 4 + rank // 2, {}),
+        (graph, 4, {"prefetch": 1 + rank // 3}),
+        (graph, 4, {"end": "pad" if rank else "drop"}),
+        (graph, 5, {"uneven": "pad" if rank else "allow"}),
+    ):
+        loader = open_loader(num_lanes, None, build, **options)
+        with pytest.raises(RuntimeError, match=r"do not read the same data: they were made with other graphs"):
+            next(iter(loader))
+
+
+@scenario
 def all_ranks_leave_after_the_same_round_and_iterate_again(out):
     loader = open_loader(5, None)
     expected = list(map(real, open_loader(5, (0, 1))))
