@@ -7,6 +7,7 @@ pieces of shared memory in turn, each as soon as the parent has copied what was 
 
 from __future__ import annotations
 
+import functools
 from collections import deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -14,8 +15,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 _INT32 = torch.iinfo(torch.int32)
+_INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by size, bytes
 _ALIGNMENT = 64
 
 
@@ -42,9 +45,9 @@ class Stack:
         """Where it ends, bytes."""
         return self.offset + int(np.prod(self.shape)) * self.sent.itemsize
 
-    def view(self, memory: torch.Tensor) -> torch.Tensor:
+    def view(self, memory: NDArray[np.uint8]) -> NDArray[Any]:
         """The stack in the shared memory."""
-        return memory[self.offset : self.end].view(self.sent).view(self.shape)
+        return memory[self.offset : self.end].view(_numpy_dtype(self.sent)).reshape(self.shape)
 
 
 @dataclass
@@ -105,13 +108,15 @@ class Sender:
             offset = -(-stacks[-1].end // _ALIGNMENT) * _ALIGNMENT if stacks else 0
             stacks.append(_plan(names, batches, offset, is_widened=names[0] in self._widened))
         slot = self._free_slot(stacks[-1].end)
+        memory = self._memory[slot].numpy()
         for stack in stacks:
-            for place, batch in zip(stack.view(self._memory[slot]).unbind(1), batches, strict=True):
-                for out, name in zip(place, stack.names, strict=True):
-                    out.copy_(batch[name])
-        memory = None if slot in self._known else self._memory[slot]
+            places = stack.view(memory)
+            for row, name in enumerate(stack.names):
+                for number, batch in enumerate(batches):
+                    places[row, number] = _array(batch[name])
+        known = slot in self._known
         self._known.add(slot)
-        return Packed(slot, memory, stacks, plain)
+        return Packed(slot, None if known else self._memory[slot], stacks, plain)
 
     def _rest(self, batch: Any, stacked: Collection[str]) -> Any:
         """A batch without the tensors that are stacked, the others as wide as they should be."""
@@ -147,37 +152,56 @@ class Receiver:
     def __init__(self, received: torch.Tensor, *, pin_memory: bool = False) -> None:
         self._received = received
         self._pin_memory = pin_memory
-        self._memory: dict[int, torch.Tensor] = {}
+        self._memory: dict[int, NDArray[np.uint8]] = {}
 
     def unpack(self, packed: Packed) -> list[Any]:
         """The batches as they were, in memory of this process."""
         batches = [_detach(batch, self._pin_memory) for batch in packed.plain]
         if packed.slot is not None:
             if packed.memory is not None:
-                self._memory[packed.slot] = packed.memory
+                self._memory[packed.slot] = packed.memory.numpy()
             for stack in packed.stacks:
                 self._copy(stack, self._memory[packed.slot], batches)
         self._received += 1
         return batches
 
-    def _copy(self, stack: Stack, memory: torch.Tensor, batches: Sequence[dict[str, Any]]) -> None:
-        for batch, sent in zip(batches, stack.view(memory).unbind(1), strict=True):
-            tensors = torch.empty(sent.shape, dtype=stack.dtype, pin_memory=self._pin_memory)
-            if stack.sent == stack.dtype:
-                tensors.copy_(sent)
-            else:  # torch would use a thread a core, which take them from the workers, spinning between copies
-                np.copyto(tensors.numpy(), sent.numpy())
+    def _copy(self, stack: Stack, memory: NDArray[np.uint8], batches: Sequence[dict[str, Any]]) -> None:
+        sent = stack.view(memory)
+        for number, batch in enumerate(batches):
+            # numpy's, since torch would use a thread a core, which take them from the workers, spinning in between
+            if self._pin_memory:
+                tensors = torch.empty((len(stack.names), *stack.shape[2:]), dtype=stack.dtype, pin_memory=True)
+                np.copyto(_array(tensors), sent[:, number])
+            else:
+                tensors = torch.from_numpy(sent[:, number].astype(_numpy_dtype(stack.dtype))).view(stack.dtype)
             batch.update(zip(stack.names, tensors.unbind(0), strict=True))
 
 
+@functools.cache
+def _numpy_dtype(dtype: torch.dtype) -> np.dtype[Any]:
+    """The same type in numpy; where it has none, as for bfloat16, an integer of the same size."""
+    return _array(torch.empty(0, dtype=dtype)).dtype
+
+
+def _array(tensor: torch.Tensor) -> NDArray[Any]:
+    """The tensor's memory, of :func:`_numpy_dtype`."""
+    try:
+        return tensor.numpy()
+    except TypeError:
+        return tensor.view(_INTEGERS[tensor.itemsize]).numpy()
+
+
 def _group_names(batches: Sequence[Any], widened: Collection[str]) -> list[list[str]]:
-    """The keys under which all batches have alike tensors, grouped by shape, dtype and whether they are widened."""
+    """The keys under which all batches have alike tensors, not empty, by shape, dtype and whether they are widened."""
     if not all(type(batch) is dict for batch in batches):
         return []
     groups: dict[Any, list[str]] = {}
     for name, first in batches[0].items() if batches else ():
         values = [batch.get(name) for batch in batches]
-        if all(_is_plain(value) and (value.shape, value.dtype) == (first.shape, first.dtype) for value in values):
+        if all(
+            _is_plain(value) and value.numel() and (value.shape, value.dtype) == (first.shape, first.dtype)
+            for value in values
+        ):
             groups.setdefault((first.shape, first.dtype, name in widened), []).append(name)
     return list(groups.values())
 
@@ -198,12 +222,12 @@ def _is_plain(value: Any) -> bool:
         and value.device.type == "cpu"
         and value.is_contiguous()
         and not value.requires_grad
+        and not value.is_conj()
+        and not value.is_neg()
     )
 
 
 def _fits(tensor: torch.Tensor) -> bool:
-    if not tensor.numel():
-        return True
     least, most = torch.aminmax(tensor)
     return bool(least >= _INT32.min) and bool(most <= _INT32.max)
 
