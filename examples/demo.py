@@ -31,6 +31,7 @@ from show.report import Comparison, Phase, draw, green, print_table, red
 
 LANES, LANE_BATCH, SEQ_LEN, VOCAB, LR = 8, 2, 128, 1024, 3e-3
 CHECKPOINT_EVERY = 5
+NAIVE_DOCUMENTS = 1000
 BEGIN = time.monotonic()
 
 
@@ -51,6 +52,22 @@ def parse_arguments() -> argparse.Namespace:
 def tell(text: str) -> None:
     """One line of progress."""
     print(f"[{time.monotonic() - BEGIN:4.0f} s] {text}", flush=True)
+
+
+def check_texts(corpus: Path) -> None:
+    """Exits with one line when what the demo itself reads cannot be read, or has no texts."""
+    try:
+        blocks = tz.Reader(tz.MixtureWorkSource(datasets(corpus)))
+        samples = ((block, row) for block in blocks for row in range(len(block)))
+        for block, row in islice(samples, NAIVE_DOCUMENTS):
+            if not isinstance(block[row].get("text"), str):
+                sys.exit(
+                    f"{block.locate(row)}: no text in the field 'text': there are {sorted(block[row])}. The demo reads "
+                    "'text': rename the field in the files. (Code of your own can name another one, "
+                    'Dataset(columns={"text": "content"}).)'
+                )
+    except ValueError as error:  # the library says what is wrong with which file
+        sys.exit(f"--data {corpus}: {error}")
 
 
 def prepare(out: Path, data: Path | None) -> tuple[Path, Path]:
@@ -110,7 +127,7 @@ def run_naive(inputs: tuple[Path, Path], steps: int, phases: list[Phase]) -> Com
     tell("the same with a naive loader")
     corpus, tokenizer = inputs
     samples = (sample["text"] for block in tz.Reader(tz.MixtureWorkSource(datasets(corpus))) for sample in block)
-    documents = encode(list(islice(samples, 1000)), tokenizer)
+    documents = encode(list(islice(samples, NAIVE_DOCUMENTS)), tokenizer)
     run = NaiveRun(documents, rows=LANES * LANE_BATCH, seq_len=SEQ_LEN, vocab_size=VOCAB, lr=LR)
     whole = {step.step: step for step in run.train(0, steps, ranks=4)}
     return Comparison(
@@ -123,6 +140,8 @@ def main() -> int:
     """Runs all, shows it, judges."""
     args = parse_arguments()
     torch.set_num_threads(1)  # for numbers as small as these, threads cost more than they give
+    if args.data:
+        check_texts(args.data)
     inputs = prepare(args.out, args.data)
     ours = run_elastic(args.out / "runs", inputs, args.steps)
     naive = run_naive(inputs, args.steps, ours.phases)

@@ -163,10 +163,10 @@ def test_states_of_different_cycles():
 @pytest.mark.parametrize(
     ("change", "match"),
     [
-        ({"seed": 9}, r"MixtureWorkSource\.seed: saved 3, now 9"),
-        ({"seq_len": 7}, r"SequencePacker\.seq_len: saved 8, now 7"),
+        ({"seed": 9}, r"MixtureWorkSource\.seed: one state has 3, another 9"),
+        ({"seq_len": 7}, r"SequencePacker\.seq_len: one state has 8, another 7"),
         ({"num_lanes": 6}, "the states have 5 and 6 lanes: they are of different runs"),
-        ({"packer": {"algorithm": "best_fit"}}, r"SequencePacker\.algorithm: saved 'wrap', now 'best_fit'"),
+        ({"packer": {"algorithm": "best_fit"}}, r"\.algorithm: one state has 'wrap', another 'best_fit'"),
     ],
 )
 def test_states_of_different_runs(change, match):
@@ -179,6 +179,9 @@ def test_all_differences_are_listed():
         tz.merge_states([ranks(2)[0], ranks(2, seed=9, shuffle_within_shard=True, seq_len=7)[1]])
     for argument in ("seed", "shuffle_within_shard", "seq_len"):
         assert argument in str(caught.value)
+    assert str(caught.value).endswith(
+        "\nThe ranks of a run have one graph: merge the states that they saved at the same step"
+    )
 
 
 # -- accept ------------------------------------------------------------------------------------------------------------
@@ -219,7 +222,7 @@ def test_tokens_go_on_where_they_were_when_seq_len_changes():
 
 
 def test_what_was_accepted_but_does_not_differ_is_forgotten():
-    merged = tz.merge_states(ranks(2), accept={"seq_len", "tokenizer"})
+    merged = tz.merge_states(ranks(2), accept={"seq_len", "window"})
     node = lanes()
     node.reset(merged)
     graph = json.loads(node.state_dict()["graph"])
@@ -240,15 +243,64 @@ def test_what_was_accepted_but_does_not_differ_is_forgotten():
 def test_the_curriculum_can_never_be_accepted(argument, build):
     merged = tz.merge_states(ranks(2), accept={argument})
     node = tz.Lanes(build(), LANES, dp=(0, 1))
-    with pytest.raises(tz.StateError, match=rf"(?s){argument}: .*not possible for the curriculum itself"):
+    with pytest.raises(
+        tz.StateError, match=rf"(?s){argument}: .*Use the saved values: .* can never be accepted"
+    ) as caught:
         node.reset(merged)
+    assert "merge_states" not in str(caught.value)
 
 
 def test_another_graph_cannot_be_accepted():
-    merged = tz.merge_states(ranks(2), accept={"nodes"})
+    merged = tz.merge_states(ranks(2))
     node = token_graph(DOCS, chunk_size=4, wrap=lambda source: tz.SampleMapper(source, dict))
-    with pytest.raises(tz.StateError, match=r"nodes: saved .*Reader -> SequencePacker.*now .*SampleMapper"):
+    match = (
+        r"(?s)nodes: saved .*Reader -> SequencePacker.*now .*SampleMapper.*nodes or the curriculum can never be accept"
+    )
+    with pytest.raises(tz.StateError, match=match) as caught:
         tz.Lanes(node, LANES, dp=(0, 1)).reset(merged)
+    assert "merge_states" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "advice"),
+    [
+        ({"seq_len": 5}, 'merge_states([state], accept={"seq_len"})'),
+        ({"seq_len": 5, "packer": {"pad_token_id": 4}}, 'accept={"seq_len", "pad_token_id"})'),
+        (
+            {"seq_len": 5, "seed": 9},
+            'accept={"seq_len"}); a difference in the nodes or the curriculum can never be accepted, since positions '
+            "would mean other samples",
+        ),
+    ],
+)
+def test_what_can_be_accepted_is_named(change, advice):
+    with pytest.raises(tz.StateError) as caught:
+        after(tz.merge_states(ranks(2)), **change)
+    assert str(caught.value).endswith(advice)
+
+
+@pytest.mark.parametrize("name", ["seqlen", "nodes", "node", "Packer.seq_len"])
+def test_a_name_that_the_graph_does_not_have_is_a_slip(name):
+    with pytest.raises(
+        ValueError,
+        match=rf"accept names \['{name}'\], which .* are \['algorithm', 'cu_seqlens', .*'seq_len', 'window'\]",
+    ):
+        tz.merge_states(ranks(2), accept={"seq_len", name})
+
+
+def test_an_argument_that_the_saved_graph_did_not_have_is_accepted_with_its_node():
+    def grown(**arguments):
+        def wrap(source):
+            node = tz.SampleMapper(source, dict)
+            node.describe = lambda: arguments
+            return node
+
+        return tz.Lanes(lambda: token_graph(DOCS, chunk_size=4, wrap=wrap), 1, dp=(0, 1), num_threads=0)
+
+    state = grown().state_dict()
+    with pytest.raises(tz.StateError, match=r'level: saved None, now 3\n.*accept=\{"SampleMapper.level"\}'):
+        grown(level=3).reset(state)
+    grown(level=3).reset(tz.merge_states([state], accept={"SampleMapper.level"}))
 
 
 def test_a_single_string_is_a_slip():

@@ -109,11 +109,18 @@ def test_the_states_of_several_workers_are_not_one():
     iterator = iter(loader)
     take(iterator, 4)
     state = loader.state_dict()
-    with pytest.raises(tz.StateError, match=r"found the states of 2 workers, merge_states\(\) joins them"):
+    with pytest.raises(tz.StateError, match=r"found the states of 2 workers .*: merge_states\(\) joins them"):
         tz.ElasticDataLoader(lanes()).load_state_dict(state)
     elastic = tz.ElasticDataLoader(lanes())
     elastic.load_state_dict(tz.merge_states([state]))
     assert take(elastic, LANES) == EXPECTED[LANES : 2 * LANES]
+
+
+@pytest.mark.parametrize(("value", "keys"), [({}, r"\[\]"), ({"model": {}}, r"\['model'\]"), (None, "NoneType")])
+def test_what_holds_no_state_says_what_to_pass(value, keys):
+    advice = r"pass what state_dict\(\) gave, or a dict that holds it"
+    with pytest.raises(tz.StateError, match=rf"found no state of torchzephon \(keys: {keys}\): {advice}"):
+        tz.ElasticDataLoader(lanes()).load_state_dict(value)
 
 
 def test_any_kind_of_state_loads_into_an_elastic_loader():

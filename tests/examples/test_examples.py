@@ -1,5 +1,6 @@
 """The small examples run as they are; they check what they claim."""
 
+import json
 import os
 import subprocess
 import sys
@@ -37,3 +38,32 @@ def test_runs(folder, name, says):
     )
     assert done.returncode == 0, done.stderr
     assert says in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "says"),
+    [
+        (
+            "a.jsonl",
+            json.dumps({"id": 1, "content": "x"}),
+            "a.jsonl, row 0: no text in the field 'text': there are ['content', 'id']",
+        ),
+        ("a.jsonl", json.dumps({"text": None}), "no text in the field 'text': there are ['text']"),
+        ("a.txt", "x", "the format of 'a.txt' cannot be told from its name"),
+    ],
+)
+def test_the_demo_refuses_what_it_cannot_read_in_one_line(tmp_path, name, text, says):
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / name).write_text(text)
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / "demo.py"), "--data", "data", "--out", "out"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 1
+    assert says in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert not (tmp_path / "out").exists()

@@ -255,6 +255,24 @@ def test_bad_sources_and_states():
         TrainingBatcher(Items([]), 2).reset({"at": 3})
 
 
+@pytest.mark.parametrize(
+    ("item", "told"),
+    [
+        (Block({"input_ids": Ragged.from_rows([[1, 2]])}), r"got Block\(1 samples, columns \['input_ids'\]\)"),
+        ({"text": "a"}, r"got \{'text': 'a'\}"),
+        ([{"input_ids": [1, 2]}], r"got \[\{'input_ids': \[1, 2\]\}\]"),
+        (torch.zeros(3), r"got tensor\(\[0., 0., 0.\]\)"),
+    ],
+    ids=["tokenizer", "sample", "list", "tensor"],
+)
+def test_a_packer_that_is_not_there_is_asked_for(item, told):
+    advice = r": put a SequencePacker right below it, TrainingBatcher\(SequencePacker\(...\), batch_size\)"
+    with pytest.raises(
+        TypeError, match=f"TrainingBatcher needs packed sequences, dicts with input_ids, {told}{advice}"
+    ):
+        next(TrainingBatcher(Items([item]), 2))
+
+
 def test_what_it_tells_about_itself():
     node = TrainingBatcher(IterableWrapper([]), 8)
     assert node.describe() == {

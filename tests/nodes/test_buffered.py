@@ -9,8 +9,10 @@ from hypothesis import strategies as st
 from torchdata.nodes import BaseNode, Loader
 
 from torchzephon.data.block import Block
+from torchzephon.data.dataset import Dataset
 from torchzephon.errors import StateError
 from torchzephon.nodes.buffered import BufferedNode
+from torchzephon.nodes.mixture import MixtureWorkSource
 
 
 class Texts(BaseNode):
@@ -258,6 +260,8 @@ def test_bad_sources_and_states():
         Chunks([])
     with pytest.raises(TypeError, match="expected a Block, a sample dict or a list of sample dicts, got int"):
         next(Chunks(Texts(5, make=len)))
+    with pytest.raises(TypeError, match="expected samples, got Work, which only points to them: put a Reader between"):
+        next(Chunks(MixtureWorkSource([Dataset.from_samples("a", [{"text": "x"}])])))
     with pytest.raises(StateError, match=r"Chunks: the state lacks \['used'\]: it has \['at', 'source'\]"):
         Chunks(Texts(5)).reset({"source": {"at": 0}, "at": 1})
 

@@ -13,10 +13,14 @@ from torchdata.nodes import BaseNode, IterableWrapper
 
 from torchzephon.curriculum.work import Work
 from torchzephon.data.block import Block
+from torchzephon.data.dataset import Dataset
 from torchzephon.data.ragged import Ragged
 from torchzephon.errors import DataError, StateError
+from torchzephon.nodes.batcher import TrainingBatcher
 from torchzephon.nodes.graph import Estimate
+from torchzephon.nodes.mixture import MixtureWorkSource
 from torchzephon.nodes.packer import SequencePacker
+from torchzephon.nodes.reader import Reader
 from torchzephon.packing.registry import ALGORITHMS
 
 BINS = sorted(set(ALGORITHMS) - {"wrap"})
@@ -339,6 +343,31 @@ def test_bad_documents_are_named_again_and_again(columns, message):
         with pytest.raises(DataError, match=message):
             next(node)
         assert node.state_dict()["source"] == state["source"]
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"text": ["a"]}, r"'input_ids': there are \['text'\]; have a TextTokenizer make it, or .*Packer\(field=...\)"),
+        ({"input_ids": [[1]]}, r"'mask': there are \['input_ids'\]; name .*\(loss_mask_field=...\).*\(keep=...\)"),
+    ],
+)
+def test_a_field_that_no_sample_has(columns, message):
+    with pytest.raises(DataError, match=f"row 0 of a block: no field {message}"):
+        next(SequencePacker(Items([Block(columns)]), 4, loss_mask_field="mask"))
+
+
+def test_a_missing_field_that_the_dataset_was_to_read(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"ids": [1, 2]}')
+    source = MixtureWorkSource([Dataset("web", tmp_path, columns={"input_ids": "tokens"})])
+    match = r"row 0: field 'input_ids' is missing \(Dataset\(columns=...\) reads 'tokens' of the file as 'input_ids'"
+    with pytest.raises(DataError, match=match):
+        next(SequencePacker(Reader(source), 4))
+
+
+def test_batches_cannot_be_packed():
+    with pytest.raises(TypeError, match=r"put it above, TrainingBatcher\(SequencePacker\(...\), batch_size\)"):
+        SequencePacker(TrainingBatcher(Items([]), 2), 4)
 
 
 def test_a_missing_field_in_one_of_many_samples():

@@ -4,6 +4,7 @@ import copy
 import json
 import logging
 import pickle
+import re
 
 import numpy as np
 import pytest
@@ -181,6 +182,32 @@ def test_an_error_names_the_file_and_another_field_helps(tokenizer_path):
     with pytest.raises(tz.DataError, match=r"'web'.*row 3.*'content'.*field=\.\.\..*on_error=\"skip\""):
         run([block], tokenizer_path)
     assert len(run([block], tokenizer_path, field="content")) == 1
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        (
+            {"text": "content"},
+            r"is missing \(Dataset\(columns=...\) reads 'content' of the file as 'text': check these ",
+        ),
+        (
+            {"a": "x", "b": "y", "i": "id"},
+            r"\(Dataset\(columns=...\) reads 'x' of the file as 'a', 'y' of the file as 'b'",
+        ),
+        ({"id": "id"}, "is missing; the sample has the fields 'id'"),
+        ({"text": "id", "a": "x"}, "is not a text but int; the sample has the fields 'text'"),
+        (None, "is missing; the sample has the fields 'id', 'body'"),
+    ],
+)
+def test_columns_that_the_file_does_not_have_are_named(tokenizer_path, tmp_path, caplog, columns, message):
+    (tmp_path / "a.jsonl").write_text('{"id": 1, "body": "x"}\n')
+    node = tz.Reader(tz.MixtureWorkSource([tz.Dataset("web", tmp_path, columns=columns)]))
+    with pytest.raises(tz.DataError, match=f"row 0: field 'text' .*{message}"):
+        next(tz.TextTokenizer(node, tokenizer_path))
+    node.reset()
+    assert list(tz.TextTokenizer(node, tokenizer_path, on_error="skip")) == []
+    assert re.search(message.partition("; the sample")[0], caplog.text)
 
 
 def test_bad_samples_are_skipped_counted_and_logged(tokenizer_path, caplog):

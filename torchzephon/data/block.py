@@ -83,6 +83,15 @@ class Block(Sequence[dict[str, Any]]):
         dataset = self.datasets[int(self.work.dataset[row])]
         return dataset.locate(int(self.work.shard[row]), int(self.work.row[row]))
 
+    def unread(self, row: int, field: str) -> str:
+        """For messages on a field that a sample lacks: what ``Dataset(columns=...)`` was to read and did not find."""
+        sample = self[row]
+        if field in sample or self.work is None:
+            return ""
+        columns = self.datasets[int(self.work.dataset[row])].columns or {}
+        absent = [f"{stored!r} of the file as {name!r}" for name, stored in columns.items() if name not in sample]
+        return f" (Dataset(columns=...) reads {', '.join(absent)}: check these names)" if absent else ""
+
     def __len__(self) -> int:
         return self.size
 
@@ -122,6 +131,8 @@ def as_block(item: Block | Mapping[str, Any] | Iterable[Any]) -> Block:
         return item
     if isinstance(item, Mapping):
         return Block.from_samples([item])
+    if isinstance(item, Work):
+        raise TypeError("expected samples, got Work, which only points to them: put a Reader between")
     if isinstance(item, Iterable) and not isinstance(item, (str, bytes)):
         samples: list[Mapping[str, Any]] = []
         for part in item:

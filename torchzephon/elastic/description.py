@@ -16,6 +16,9 @@ from torchzephon.nodes.graph import Described, walk
 NodeDescription = dict[str, Any]
 
 _PASSES_ON = (Prefetcher, PinMemory)  # stock nodes that yield their source's items as they are
+_THEN_AND_NOW = "saved {}, now {}"
+_ONE_AND_ANOTHER = "one state has {}, another {}"
+_NEVER = "a difference in the nodes or the curriculum can never be accepted, since positions would mean other samples"
 
 
 def describe_graph(root: BaseNode[Any]) -> list[NodeDescription]:
@@ -77,9 +80,14 @@ def _counts_rows(node: BaseNode[Any]) -> bool:
 
 
 def find_differences(
-    saved: list[NodeDescription], current: list[NodeDescription]
+    saved: list[NodeDescription], current: list[NodeDescription], wording: str = _THEN_AND_NOW
 ) -> tuple[dict[str, str], list[str], set[str]]:
     """Compares two descriptions.
+
+    Args:
+        saved: the first one.
+        current: the other one.
+        wording: how both values of an argument are told.
 
     Returns:
         differences: ``"TextTokenizer.tokenizer"`` -> a sentence with the saved and the current value.
@@ -88,8 +96,7 @@ def find_differences(
     """
     names = [[node["node"] for node in nodes] for nodes in (saved, current)]
     if names[0] != names[1]:
-        sentence = f"nodes: saved {' -> '.join(names[0])}, now {' -> '.join(names[1])}"
-        return {"nodes": sentence}, [], {"nodes"}
+        return {"nodes": f"nodes: {wording.format(*map(' -> '.join, names))}"}, [], {"nodes"}
     differences, warnings, fixed = {}, [], set()
     for place, (old, new) in enumerate(zip(saved, current, strict=True)):
         for key in dict.fromkeys([*old, *new]):
@@ -100,33 +107,32 @@ def find_differences(
             if isinstance(a, dict) and isinstance(b, dict) and "function" in a and a["function"] == b.get("function"):
                 warnings.append(f"{label}: the source of {a['function']} has changed since the state was saved")
                 continue
-            differences[label] = f"{label}: {_contrast(a, b)}"
+            differences[label] = f"{label}: {_contrast(a, b, wording)}"
             if place == 0:
                 fixed.add(label)
     return differences, warnings, fixed
 
 
-def _contrast(saved: Any, current: Any) -> str:
+def _contrast(saved: Any, current: Any, wording: str) -> str:
     """Names the parts that differ, where both are lists or dicts of the same shape."""
     if isinstance(saved, dict) and isinstance(current, dict):
         parts = [key for key in dict.fromkeys([*saved, *current]) if saved.get(key) != current.get(key)]
-        return "; ".join(f"{key}: {_contrast(saved.get(key), current.get(key))}" for key in parts)
+        return "; ".join(f"{key}: {_contrast(saved.get(key), current.get(key), wording)}" for key in parts)
     if isinstance(saved, list) and isinstance(current, list) and len(saved) == len(current):
         parts = [i for i, (a, b) in enumerate(zip(saved, current, strict=True)) if a != b]
-        return "; ".join(f"[{i}] {_contrast(saved[i], current[i])}" for i in parts)
-    return f"saved {saved!r}, now {current!r}"
+        return "; ".join(f"[{i}] {_contrast(saved[i], current[i], wording)}" for i in parts)
+    return wording.format(repr(saved), repr(current))
 
 
 def refuse_differences(
-    saved: list[NodeDescription], current: list[NodeDescription], accept: Collection[str], what: str
+    saved: list[NodeDescription], current: list[NodeDescription], accept: Collection[str]
 ) -> tuple[dict[str, str], list[str]]:
-    """Raises when two graphs would not give the same data.
+    """Raises when a state is of a graph that would not give the same data.
 
     Args:
         saved: description in the state.
         current: description of the graph at hand.
         accept: argument names (``"tokenizer"`` or ``"TextTokenizer.tokenizer"``) that may differ.
-        what: what is being done, for the message.
 
     Returns:
         The accepted differences, and warnings.
@@ -140,12 +146,59 @@ def refuse_differences(
         for label, sentence in differences.items()
         if label not in fixed and (label in accept or label.rpartition(".")[2] in accept)
     }
-    refused = [sentence for label, sentence in differences.items() if label not in accepted]
+    refused = {label: sentence for label, sentence in differences.items() if label not in accepted}
     if refused:
-        lines = "\n  ".join(refused)
+        lines = "\n  ".join(refused.values())
         raise StateError(
-            f"{what}: the graph would give other data than the one that saved the state:\n  {lines}\n"
-            "Use the saved values, or, for a change that you want from here on, accept it by name: "
-            "merge_states([state], accept={...}) (not possible for the curriculum itself)"
+            "the state cannot be loaded: the graph would give other data than the one that saved the state:\n"
+            f"  {lines}\n{_way_out(refused, fixed, _argument_names(saved))}"
         )
     return accepted, warnings
+
+
+def _way_out(refused: Collection[str], fixed: set[str], names: set[str]) -> str:
+    """What to do about the refused differences; ``names``: of the arguments that the saved graph had."""
+    short = {label: label.rpartition(".")[2] for label in refused if label not in fixed}
+    if not short:
+        return f"Use the saved values: {_NEVER}"
+    quoted = ", ".join(dict.fromkeys(f'"{name if name in names else label}"' for label, name in short.items()))
+    return (
+        "Use the saved values, or, for a change that you want from here on, accept it by name: "
+        f"merge_states([state], accept={{{quoted}}}){'' if fixed.isdisjoint(refused) else f'; {_NEVER}'}"
+    )
+
+
+def refuse_other_graph(one: list[NodeDescription], another: list[NodeDescription]) -> None:
+    """Raises when two states are of graphs that would not give the same data: they are not of one run.
+
+    Raises:
+        StateError: naming each difference with both values.
+    """
+    differences, _, _ = find_differences(one, another, _ONE_AND_ANOTHER)
+    if differences:
+        lines = "\n  ".join(differences.values())
+        raise StateError(
+            f"the states cannot be merged: their graphs would give different data:\n  {lines}\n"
+            "The ranks of a run have one graph: merge the states that they saved at the same step"
+        )
+
+
+def check_accept(accept: Collection[str], nodes: list[NodeDescription]) -> None:
+    """Checks the names of arguments that may differ, since a slip would show only when the state is loaded.
+
+    ``"Own.argument"`` may be an argument that the node ``Own`` did not have yet when the state was saved.
+
+    Raises:
+        ValueError: naming those that are no arguments of the graph, and those that there are.
+    """
+    names, owners = _argument_names(nodes), {node["node"] for node in nodes}
+    unknown = sorted(name for name in accept if name not in names and name.rpartition(".")[0] not in owners)
+    if unknown:
+        raise ValueError(
+            f"accept names {unknown}, which the graph that saved the state does not have; arguments that can be "
+            f"accepted are {sorted(_argument_names(nodes[1:]))}"
+        )
+
+
+def _argument_names(nodes: list[NodeDescription]) -> set[str]:
+    return {name for node in nodes for name in node} - {"node"}

@@ -33,9 +33,7 @@ def check_loadable(state: State, graph: Graph, num_lanes: int, owned: range, *, 
             f"the state has {state.num_lanes} lanes, this run num_lanes={num_lanes}: the number of lanes is "
             f"fixed for the whole run; use num_lanes={state.num_lanes}"
         )
-    accepted, warnings = refuse_differences(
-        state.graph.nodes, graph.nodes, state.graph.accept, "the state cannot be loaded"
-    )
+    accepted, warnings = refuse_differences(state.graph.nodes, graph.nodes, state.graph.accept)
     if missing := [lane for lane in owned if lane not in state.lanes]:
         raise StateError(
             f"the state lacks lanes {missing} of this rank's {owned[0]}-{owned[-1]} (it has "

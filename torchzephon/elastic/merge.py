@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import torch.distributed as dist
 
-from torchzephon.elastic.description import refuse_differences
+from torchzephon.elastic.description import check_accept, refuse_other_graph
 from torchzephon.elastic.lane_state import LaneState
 from torchzephon.elastic.state import Graph, State, parse_state
 from torchzephon.elastic.wrappers import find_rewrap, find_states
@@ -46,6 +46,7 @@ def merge_states(
 
     Raises:
         StateError: when the states do not belong together or lanes are missing, naming lanes and differences.
+        ValueError: when ``accept`` names no argument of the graph.
         TypeError: when ``accept`` is a single string, or ``states`` a single state.
     """
     if isinstance(accept, str):
@@ -57,13 +58,14 @@ def merge_states(
     if not parsed:
         raise StateError("there are no states to merge")
     first = parsed[0]
+    check_accept(accept, first.graph.nodes)
     lanes: dict[int, str] = {}
     for state in parsed:
         if state.num_lanes != first.num_lanes:
             raise StateError(
                 f"the states have {first.num_lanes} and {state.num_lanes} lanes: they are of different runs"
             )
-        refuse_differences(first.graph.nodes, state.graph.nodes, (), "the states cannot be merged")
+        refuse_other_graph(first.graph.nodes, state.graph.nodes)
         for lane, text in state.lanes.items():
             if lanes.setdefault(lane, text) != text:
                 here, there = LaneState.from_json(lanes[lane], lane), state.lane(lane)

@@ -108,7 +108,10 @@ def parse_state(state: Any) -> State:
     """
     if not isinstance(state, Mapping) or VERSION_KEY not in state:
         keys = sorted(map(str, state)) if isinstance(state, Mapping) else type(state).__name__
-        raise StateError(f"this is not a state of torchzephon: found {keys}, expected the keys {sorted(_KEYS)}")
+        raise StateError(
+            f"this is not a state of torchzephon: found {keys}, expected the keys {sorted(_KEYS)}; pass what "
+            "state_dict() gave"
+        )
     version = state[VERSION_KEY]
     if type(version) is not int or version < 1:
         raise StateError(f"the state is damaged: its version is {version!r}")

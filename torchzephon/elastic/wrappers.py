@@ -44,13 +44,13 @@ def find_state(value: Any) -> Mapping[str, Any]:
     """
     states = find_states(value)
     if len(states) != 1:
-        found = (
-            "no state of torchzephon"
-            if not states
-            else f"the states of {len(states)} workers, merge_states() joins them"
+        found, way_out = (
+            (f"the states of {len(states)} workers", "merge_states() joins them")
+            if states
+            else ("no state of torchzephon", "pass what state_dict() gave, or a dict that holds it")
         )
         keys = sorted(map(str, value)) if isinstance(value, Mapping) else type(value).__name__
-        raise StateError(f"expected one state of torchzephon, found {found} (keys: {keys})")
+        raise StateError(f"expected one state of torchzephon, found {found} (keys: {keys}): {way_out}")
     return states[0]
 
 

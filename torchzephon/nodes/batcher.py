@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -56,6 +56,7 @@ class TrainingBatcher(BaseNode[dict[str, Any]]):
 
     Raises:
         DataError: from ``next``, for sequences of different lengths.
+        TypeError: from ``next``, for something that is no sequence.
     """
 
     SOURCE_KEY = "source"
@@ -152,7 +153,13 @@ class TrainingBatcher(BaseNode[dict[str, Any]]):
         """The next sequences, 1 to ``most`` of them."""
         if hasattr(type(self.source), "next_stacked"):  # to ask isinstance would take longer than the batch
             return cast("Stacking", self.source).next_stacked(most)
-        return stack_of(next(self.source))
+        sequence = next(self.source)
+        if not isinstance(sequence, Mapping) or "input_ids" not in sequence:
+            raise TypeError(
+                f"TrainingBatcher needs packed sequences, dicts with input_ids, got {sequence!r:.80}: put a "
+                "SequencePacker right below it, TrainingBatcher(SequencePacker(...), batch_size)"
+            )
+        return stack_of(sequence)
 
     def _batch(self, stacks: Sequence[Stack]) -> dict[str, Any]:
         first = stacks[0]

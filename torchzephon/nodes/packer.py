@@ -13,6 +13,7 @@ from torchdata.nodes import BaseNode
 
 from torchzephon.data.block import Block
 from torchzephon.errors import DataError, StateError
+from torchzephon.nodes.batcher import TrainingBatcher
 from torchzephon.nodes.buffered import BufferedNode
 from torchzephon.nodes.graph import Estimate, walk
 from torchzephon.nodes.stacks import Stack, stack_of
@@ -58,6 +59,7 @@ class SequencePacker(BufferedNode[dict[str, Any]]):
         pad_token_id: id of the padding.
 
     Raises:
+        TypeError: for a source that makes batches.
         DataError: from ``next``, for a sample without the field, with something else in it, or longer than a sequence
             with ``oversize="error"``: names the sample.
         StateError: from ``reset`` or ``next``, for a state that other data or another algorithm made.
@@ -78,6 +80,11 @@ class SequencePacker(BufferedNode[dict[str, Any]]):
         pad_token_id: int = 0,
     ) -> None:
         super().__init__(source)
+        if isinstance(source, TrainingBatcher):
+            raise TypeError(
+                "SequencePacker packs documents, and TrainingBatcher makes batches of what is packed: put it above, "
+                "TrainingBatcher(SequencePacker(...), batch_size)"
+            )
         if not _is_int(seq_len) or seq_len < 1:
             raise ValueError(f"seq_len must be a positive number of tokens, got {seq_len!r}")
         if not _is_int(window) or window < 1:

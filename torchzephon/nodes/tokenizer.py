@@ -219,7 +219,7 @@ class TextTokenizer(BaseNode[Block]):
         return usable.replace({**usable.columns, self.field: texts})
 
     def _refuse(self, block: Block, row: int, problem: str) -> None:
-        failure = f"{block.locate(row)}: field {self.field!r} {problem}"
+        failure = f"{block.locate(row)}: field {self.field!r} {problem}{block.unread(row, self.field)}"
         if self.on_error == "raise":
             have = ", ".join(repr(name) for name in block[row])
             raise DataError(

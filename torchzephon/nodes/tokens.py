@@ -13,6 +13,8 @@ from torchzephon.data.ragged import Ragged
 from torchzephon.errors import DataError
 
 _LARGEST = np.iinfo(np.int32).max
+_NO_TOKENS = "have a TextTokenizer make it, or name the field with the token ids, SequencePacker(field=...)"
+_NO_MASK = "name the mask's field, SequencePacker(loss_mask_field=...), or have TextTokenizer(keep=...) pass it on"
 
 
 def token_column(block: Block, field: str) -> Ragged:
@@ -85,7 +87,10 @@ def _integer_column(block: Block, field: str, *, booleans: bool = False) -> Ragg
     try:
         column = block.columns[field]
     except KeyError:
-        raise DataError(f"{block.locate(0)}: no field {field!r}: there are {sorted(block.columns)}") from None
+        raise DataError(
+            f"{block.locate(0)}: no field {field!r}: there are {sorted(block.columns)}; "
+            f"{_NO_MASK if booleans else _NO_TOKENS}"
+        ) from None
     if isinstance(column, list):
         column = _from_rows(block, field, column, kinds)
     elif not isinstance(column, Ragged):
@@ -104,7 +109,8 @@ def _from_rows(block: Block, field: str, rows: Sequence[Any], kinds: str) -> Rag
     for index, row in enumerate(rows):
         array = row if isinstance(row, np.ndarray) else _array(row)
         if array is None or array.ndim != 1 or (array.dtype.kind not in kinds and len(array)):
-            raise DataError(f"{block.locate(index)}: field {field!r} {_told(row)}, expected a list of integers")
+            told = f"{_told(row)}{block.unread(index, field)}"
+            raise DataError(f"{block.locate(index)}: field {field!r} {told}, expected a list of integers")
         arrays.append(array)
     filled = {array.dtype for array in arrays if len(array)}
     # ids of several types meet in int64; what does not fit there turns negative, and is found out by the range check
