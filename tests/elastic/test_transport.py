@@ -219,3 +219,89 @@ def test_nothing_is_overwritten_before_it_was_received(steps):
             sender.begin()
     for sent, rows, packed in waiting:
         assert same(receiver.unpack(packed), [training_batch(sent, rows)])
+
+
+def made_there(sender, seeds, rows=2):
+    """Batches in the sender's memory, as TrainingBatcher makes them."""
+    made = []
+    for seed in seeds:
+        array = sender.empty((3, rows, 8), np.int32)
+        tensors = torch.from_numpy(array).unbind(0)
+        for tensor, value in zip(tensors, training_batch(seed, rows).values(), strict=True):
+            tensor.copy_(value)
+        made.append(dict(zip(("input_ids", "labels", "positions"), tensors, strict=True)) | {"max_seqlen": seed})
+    return made
+
+
+def expected(seeds, rows=2):
+    return [training_batch(seed, rows) | {"max_seqlen": seed} for seed in seeds]
+
+
+def lies_in_slot(sender, packed, batch):
+    begin = sender._memory[packed.slot].data_ptr()
+    return begin <= batch["input_ids"].data_ptr() < begin + len(sender._memory[packed.slot])
+
+
+def test_what_is_made_in_shared_memory_is_not_copied():
+    sender, receiver = ends()
+    sender.begin(widened={"input_ids", "labels", "positions"})
+    there = []
+    for item in range(8):
+        seeds = range(3 * item, 3 * item + 3)
+        batches = made_there(sender, seeds)
+        packed = sender.pack(batches)
+        there.append([lies_in_slot(sender, packed, batch) for batch in batches])
+        assert [(stack.shape, stack.sent) for stack in packed.stacks] == [((3, 3, 2, 8), torch.int32)]
+        assert same(receiver.unpack(packed), expected(seeds))
+    assert there == [[False] * 3] + [[True] * 3] * 7  # the first item tells how much memory is needed
+    assert len(sender._memory) <= 3
+
+
+def test_items_of_other_sizes_and_orders_are_copied():
+    sender, receiver = ends()
+    sender.begin(widened={"input_ids", "labels", "positions"})
+    assert same(receiver.unpack(sender.pack(made_there(sender, range(4)))), expected(range(4)))
+    for change in (
+        lambda made: made[::-1],
+        lambda made: made[1:],
+        lambda made: [*made, *made],
+        lambda made: [{**made[0], "labels": made[0]["input_ids"]}, *made[1:]],
+        lambda made: [{name: made[0][name] for name in ("labels", "input_ids", "positions")}, *made[1:]],
+        lambda made: [made[0], {"input_ids": made[1]["input_ids"]}],
+        lambda made: [made[0], None],
+        lambda made: [{**batch, "positions": batch["positions"].long()} for batch in made],
+        lambda made: [],
+        lambda made: [*made, *made_there(sender, range(9, 14))],  # more than ever before
+        lambda made: made,
+    ):
+        batches = change(made_there(sender, range(3)))
+        want = [
+            {name: value.long() if isinstance(value, torch.Tensor) else value for name, value in batch.items()}
+            if batch
+            else batch
+            for batch in batches
+        ]
+        assert same(receiver.unpack(sender.pack(batches)), want)
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.lists(st.tuples(st.sampled_from(["send", "send", "receive", "restart"]), st.integers(1, 4)), max_size=40))
+def test_nothing_is_made_where_the_parent_still_reads(steps):
+    received = torch.zeros(1, dtype=torch.int64)
+    sender, receiver = Sender(received), Receiver(received)
+    sender.begin(widened={"input_ids", "labels", "positions"})
+    waiting = []
+    for number, (step, count) in enumerate(steps):
+        seeds = range(10 * number, 10 * number + count)
+        if step == "send":
+            waiting.append((seeds, sender.pack(made_there(sender, seeds))))
+        elif step == "receive" and waiting:
+            sent, packed = waiting.pop(0)
+            assert same(receiver.unpack(packed), expected(sent))
+        elif step == "restart":
+            waiting.clear()
+            received.zero_()
+            made_there(sender, seeds)  # never sent
+            sender.begin(widened={"input_ids", "labels", "positions"})
+    for sent, packed in waiting:
+        assert same(receiver.unpack(packed), expected(sent))

@@ -18,6 +18,7 @@ from support.graphs import documents, is_blank, lane_streams, owned, plain, thro
 from torchdata.nodes import ParallelMapper
 
 import torchzephon as tz
+from torchzephon.elastic import transport
 
 DOCS = documents(60, seed=1)
 MANY = documents(400, seed=2)
@@ -465,3 +466,17 @@ def test_items_that_are_no_batches_of_tensors_travel():
     with open_loader(build, num_lanes=2) as loader:
         got = [[dict(sample) for sample in block] for block in itertools.islice(loader, 6)]
     assert got == reference
+
+
+def test_batches_are_made_in_shared_memory(monkeypatch):
+    """All but those of the first rounds, which tell how much memory is needed."""
+    copy, copied = transport.Sender._copy, []
+
+    def counted(self, batches, groups):
+        copied.append(1)
+        assert len(copied) <= 1, "copied"
+        return copy(self, batches, groups)
+
+    monkeypatch.setattr(transport.Sender, "_copy", counted)
+    with open_loader(multiprocessing_context="fork") as loader:
+        assert len(take(loader, 10 * LANES)) == 10 * LANES

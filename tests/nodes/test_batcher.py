@@ -297,7 +297,7 @@ def test_narrow_batches_are_the_same_in_int32(options):
     documents = make_documents([5, 1, 17, 3, 30])
     wide = list(TrainingBatcher(packed(documents, 8), 2, **options))
     batcher = TrainingBatcher(packed(documents, 8), 2, **options)
-    assert set(batcher.narrow()) == set(NAMES)
+    assert set(batcher.narrow(np.empty)) == set(NAMES)
     narrow = list(batcher)
     assert len(wide) == len(narrow) > 2
     for one, other in zip(wide, narrow, strict=True):
@@ -314,7 +314,7 @@ def test_what_does_not_fit_into_int32_is_not_narrowed(options):
     large = np.arange(5) + (0 if options else 2**33)
     sequences = [{"input_ids": large.astype(np.int32) if options else large, "num_tokens": 3}]
     wide, narrow = (TrainingBatcher(Items(sequences), 1, **options) for _ in range(2))
-    narrow.narrow()
+    narrow.narrow(np.empty)
     one, other = next(iter(wide)), next(iter(narrow))
     assert all(other[name].dtype == torch.int64 and torch.equal(one[name], other[name]) for name in NAMES)
 
@@ -326,7 +326,7 @@ def test_a_subclass_that_may_reckon_with_the_tensors_is_not_narrowed():
             return {**batch, "hash": batch["input_ids"] * 1_000_000_007}
 
     node = Hashed(packed(make_documents([40]), 8), 2)
-    assert not node.narrow()
+    assert not node.narrow(np.empty)
     assert {tensor.dtype for tensor in next(iter(node)).values()} == {torch.int64}
 
 

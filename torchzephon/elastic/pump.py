@@ -10,7 +10,7 @@ from torchzephon.elastic.lane import Item, Lane
 from torchzephon.elastic.lane_state import LaneState
 from torchzephon.elastic.template import Root, dump_root, load_root, make_graph
 from torchzephon.errors import LaneError
-from torchzephon.nodes.graph import Narrowable
+from torchzephon.nodes.graph import Empty, Narrowable
 
 _MOST_AHEAD = 128  # batches; a rank with thousands of lanes must not hold `prefetch` whole rounds of them
 _AWAY_S = 0.001  # a consumer that has not asked for so long is busy with something else
@@ -78,14 +78,17 @@ class Pump:
             self._threads.append(thread)
             thread.start()
 
-    def narrow(self) -> set[str]:
+    def narrow(self, empty: Empty) -> set[str]:
         """Has batches made with int32 where they would have int64, for the trip from a worker.
+
+        Args:
+            empty: gives the memory that a batch is made in.
 
         Returns:
             The keys of what is to be widened again.
         """
         roots = [lane.root for lane in self._lanes.values()]
-        return {name for root in roots if isinstance(root, Narrowable) for name in root.narrow()}
+        return {name for root in roots if isinstance(root, Narrowable) for name in root.narrow(empty)}
 
     def has(self, lane: int, index: int) -> bool:
         """See :class:`~torchzephon.elastic.supply.Supply`."""

@@ -2,12 +2,14 @@
 
 What costs between processes is the number of tensors, their bytes, and most of all memory that is touched for the
 first time. So tensors of one shape are stacked, int64 values that fit are sent as int32, and a worker writes into few
-pieces of shared memory in turn, each as soon as the parent has copied what was in it.
+pieces of shared memory in turn, each as soon as the parent has copied what was in it. A batcher that asks the sender
+for its memory makes its batches there, and nothing is copied in the worker.
 """
 
 from __future__ import annotations
 
 import functools
+import math
 from collections import deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -15,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 _INT32 = torch.iinfo(torch.int32)
 _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by size, bytes
@@ -24,10 +26,10 @@ _ALIGNMENT = 64
 
 @dataclass
 class Stack:
-    """Several tensors of equal shape in one: ``[len(names), batches, ...]``.
+    """Several tensors of equal shape in one: ``[batches, len(names), ...]``.
 
     Attributes:
-        names: keys of the batches, in order of the first dimension.
+        names: keys of the batches, in order of the second dimension.
         shape: of the stack.
         dtype: of the tensors.
         sent: the dtype that they are sent as.
@@ -43,7 +45,7 @@ class Stack:
     @property
     def end(self) -> int:
         """Where it ends, bytes."""
-        return self.offset + int(np.prod(self.shape)) * self.sent.itemsize
+        return self.offset + math.prod(self.shape) * self.sent.itemsize
 
     def view(self, memory: NDArray[np.uint8]) -> NDArray[Any]:
         """The stack in the shared memory."""
@@ -82,6 +84,9 @@ class Sender:
         self._in_use: deque[tuple[int, int]] = deque()  # number of the item, its slot
         self._known: set[int] = set()  # slots that the parent has
         self._widened: Collection[str] = ()
+        self._open: int | None = None  # the slot that the next item's batches are made in
+        self._made = 0  # bytes of them
+        self._most = 0  # bytes of those of any item before
 
     def begin(self, widened: Collection[str] = ()) -> None:
         """Begins to count anew: the parent has forgotten all that was sent.
@@ -94,15 +99,52 @@ class Sender:
         self._free = list(range(len(self._memory)))
         self._in_use.clear()
         self._known.clear()
+        self._open, self._made = None, 0
+
+    def empty(self, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
+        """An array for a batch of the next item, its values undefined: in the shared memory, if there is room."""
+        start = self._made
+        self._made += math.prod(shape) * np.dtype(dtype).itemsize
+        if self._open is None and not start and self._made <= self._most:  # as large as all of the items before
+            self._open = self._free_slot(self._most)
+        if self._open is None or self._made > len(self._memory[self._open]):
+            return np.empty(shape, dtype)
+        return self._memory[self._open].numpy()[start : self._made].view(dtype).reshape(shape)
 
     def pack(self, batches: Sequence[Any]) -> Packed:
         """Prepares batches for the trip."""
+        slot, stacks = self._open, self._in_place(batches)
+        names = {name for stack in stacks for name in stack.names}
+        if not stacks:
+            groups = _group_names(batches, self._widened)
+            names = {name for group in groups for name in group}
+            if groups:
+                slot, stacks = self._copy(batches, groups)
+        self._open, self._most, self._made = None, max(self._most, self._made), 0
         self._sent += 1
-        groups = _group_names(batches, self._widened)
-        stacked = {name for names in groups for name in names}
-        plain = [self._rest(batch, stacked) for batch in batches]
-        if not groups:
+        plain = [self._rest(batch, names) for batch in batches]
+        if not stacks or slot is None:
             return Packed(None, None, [], plain)
+        known = slot in self._known
+        self._known.add(slot)
+        return Packed(slot, None if known else self._memory[slot], stacks, plain)
+
+    def _in_place(self, batches: Sequence[Any]) -> list[Stack]:
+        """The stack that the batches are where they lie, if they lie one after another in the open slot."""
+        if self._open is None or not all(type(batch) is dict for batch in batches):
+            return []
+        names = [name for name in batches[0] if name in self._widened] if batches else []
+        tensors = [batch.get(name) for batch in batches for name in names]
+        if not tensors or not all(_is_plain(tensor) and tensor.dtype == torch.int32 for tensor in tensors):
+            return []
+        shape, size, begin = tensors[0].shape, tensors[0].nbytes, self._memory[self._open].data_ptr()
+        for number, tensor in enumerate(tensors):
+            if tensor.shape != shape or tensor.data_ptr() != begin + number * size:
+                return []
+        return [Stack(names, (len(batches), len(names), *shape), torch.int64, torch.int32, 0)]
+
+    def _copy(self, batches: Sequence[dict[Any, Any]], groups: Sequence[list[str]]) -> tuple[int, list[Stack]]:
+        """Copies tensors into a slot: which, and where they lie in it."""
         stacks: list[Stack] = []
         for names in groups:
             offset = -(-stacks[-1].end // _ALIGNMENT) * _ALIGNMENT if stacks else 0
@@ -110,13 +152,10 @@ class Sender:
         slot = self._free_slot(stacks[-1].end)
         memory = self._memory[slot].numpy()
         for stack in stacks:
-            places = stack.view(memory)
-            for row, name in enumerate(stack.names):
-                for number, batch in enumerate(batches):
-                    places[row, number] = _array(batch[name])
-        known = slot in self._known
-        self._known.add(slot)
-        return Packed(slot, None if known else self._memory[slot], stacks, plain)
+            for places, batch in zip(stack.view(memory), batches, strict=True):
+                for row, name in enumerate(stack.names):
+                    places[row] = _array(batch[name])
+        return slot, stacks
 
     def _rest(self, batch: Any, stacked: Collection[str]) -> Any:
         """A batch without the tensors that are stacked, the others as wide as they should be."""
@@ -128,13 +167,13 @@ class Sender:
     def _free_slot(self, size: int) -> int:
         """A slot that the parent has no use for any more, and now has at least ``size`` bytes."""
         # What the parent has received last it may still be reading, if the processors reorder what they write.
-        if self._in_use and self._in_use[0][0] < int(self._received):
+        while self._in_use and self._in_use[0][0] < int(self._received):
             self._free.append(self._in_use.popleft()[1])
         if not self._free:
             self._free.append(len(self._memory))
             self._memory.append(torch.empty(0, dtype=torch.uint8))
         slot = self._free.pop()
-        self._in_use.append((self._sent, slot))
+        self._in_use.append((self._sent + 1, slot))
         if len(self._memory[slot]) < size:
             self._memory[slot] = torch.empty(size, dtype=torch.uint8).share_memory_()
             self._known.discard(slot)
@@ -166,14 +205,13 @@ class Receiver:
         return batches
 
     def _copy(self, stack: Stack, memory: NDArray[np.uint8], batches: Sequence[dict[str, Any]]) -> None:
-        sent = stack.view(memory)
-        for number, batch in enumerate(batches):
+        for sent, batch in zip(stack.view(memory), batches, strict=True):
             # numpy's, since torch would use a thread a core, which take them from the workers, spinning in between
             if self._pin_memory:
-                tensors = torch.empty((len(stack.names), *stack.shape[2:]), dtype=stack.dtype, pin_memory=True)
-                np.copyto(_array(tensors), sent[:, number])
+                tensors = torch.empty(sent.shape, dtype=stack.dtype, pin_memory=True)
+                np.copyto(_array(tensors), sent)
             else:
-                tensors = torch.from_numpy(sent[:, number].astype(_numpy_dtype(stack.dtype))).view(stack.dtype)
+                tensors = torch.from_numpy(sent.astype(_numpy_dtype(stack.dtype))).view(stack.dtype)
             batch.update(zip(stack.names, tensors.unbind(0), strict=True))
 
 
@@ -208,7 +246,7 @@ def _group_names(batches: Sequence[Any], widened: Collection[str]) -> list[list[
 
 def _plan(names: list[str], batches: Sequence[Any], offset: int, *, is_widened: bool) -> Stack:
     first = batches[0][names[0]]
-    shape = (len(names), len(batches), *first.shape)
+    shape = (len(batches), len(names), *first.shape)
     if first.dtype == torch.int32 and is_widened:
         return Stack(names, shape, torch.int64, torch.int32, offset)
     fits = first.dtype == torch.int64 and all(_fits(batch[name]) for name in names for batch in batches)

@@ -80,7 +80,7 @@ class WorkerLanes(IterableDataset[Share]):
         sender = self._sender
         pump = self._pump
         pump.start(states)
-        sender.begin(widened=pump.narrow())
+        sender.begin(widened=pump.narrow(sender.empty))
         given = {lane: state.given for lane, state in states.items()}
         waiting = set(mine)
         while waiting:

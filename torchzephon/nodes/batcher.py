@@ -14,7 +14,7 @@ from torchdata.nodes import BaseNode
 
 from torchzephon.errors import DataError, StateError
 from torchzephon.nodes.boundaries import continued, document_bounds
-from torchzephon.nodes.graph import Estimate, find_blank, walk
+from torchzephon.nodes.graph import Empty, Estimate, find_blank, walk
 from torchzephon.nodes.stacks import Stack, Stacking, stack_of
 
 _TENSORS = ("input_ids", "labels", "positions")
@@ -82,7 +82,7 @@ class TrainingBatcher(BaseNode[dict[str, Any]]):
         self.cu_seqlens = cu_seqlens
         self.mask_document_starts = mask_document_starts
         self.ignore_index = ignore_index
-        self._is_narrow = False
+        self._empty_narrow: Empty | None = None
 
     def reset(self, initial_state: dict[str, Any] | None = None) -> None:
         """Resets the source."""
@@ -128,11 +128,12 @@ class TrainingBatcher(BaseNode[dict[str, Any]]):
             )
         return self._batch([stack_of(blank())] * self.batch_size)
 
-    def narrow(self) -> Collection[str]:
+    def narrow(self, empty: Empty) -> Collection[str]:
         """Yields int32 tensors from now on, where all values fit: see :class:`~torchzephon.nodes.graph.Narrowable`."""
         if type(self) is not TrainingBatcher:  # a subclass may reckon with the tensors
             return ()
-        self._is_narrow = _INT32.min <= self.ignore_index <= _INT32.max
+        if _INT32.min <= self.ignore_index <= _INT32.max:
+            self._empty_narrow = empty
         return _TENSORS
 
     def describe(self) -> dict[str, Any]:
@@ -166,9 +167,12 @@ class TrainingBatcher(BaseNode[dict[str, Any]]):
         length = first["input_ids"].shape[1]
         seq_len = length - self._extra_token
         rows = sum(len(stack["input_ids"]) for stack in stacks)
-        dtype = np.int32 if self._is_narrow and all(map(_is_narrow, stacks)) else np.int64
         # In one piece, and numpy's: to allocate takes its time, and torch gives the interpreter away to do it.
-        arrays: NDArray[Any] = np.empty((3, rows, seq_len), dtype)
+        arrays: NDArray[Any]
+        if self._empty_narrow is not None and all(map(_is_narrow, stacks)):
+            arrays = self._empty_narrow((3, rows, seq_len), np.int32)
+        else:
+            arrays = np.empty((3, rows, seq_len), np.int64)
         ids, labels, positions = arrays
         _fill(ids, stacks, "input_ids", length)
         if seq_len < length:

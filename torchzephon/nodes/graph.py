@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
+from numpy.typing import DTypeLike, NDArray
 from torchdata.nodes import BaseNode, ParallelMapper, PinMemory, Prefetcher
 
 from torchzephon.errors import StateError
+
+Empty: TypeAlias = Callable[[tuple[int, ...], DTypeLike], NDArray[Any]]
+"""Gives memory for an array of a shape and a dtype, its values undefined, as ``numpy.empty`` does."""
 
 
 @dataclass(frozen=True)
@@ -68,8 +72,11 @@ class Summarized(Protocol):
 class Narrowable(Protocol):
     """A node that can yield int32 tensors in the place of int64 ones: half the bytes, for the way between processes."""
 
-    def narrow(self) -> Collection[str]:
+    def narrow(self, empty: Empty) -> Collection[str]:
         """Yields int32 from now on, where the values fit. Who takes the items widens them again.
+
+        Args:
+            empty: gives the memory for an item's tensors, which lie in it in the order of their keys.
 
         Returns:
             Keys of the items' tensors that are int64 otherwise. Their values always are, as far as they fit.
