@@ -241,6 +241,7 @@ def test_an_exception_names_lane_node_and_samples_at_once(num_workers, persisten
     iterator, got = iter(loader), []
     with pytest.raises(tz.LaneError, match=r"lane \d, node SampleMapper, while it made batch \d+.*boom") as caught:
         got.extend(map(plain, iterator))
+    assert re.match(r"lane \d, node SampleMapper", str(caught.value))  # as without workers: no traceback in it
     assert "last read: dataset 'a', in memory, row" in str(caught.value)
     assert worker_processes() == []  # while the exception is still held
     with pytest.raises(tz.LaneError, match="boom"):

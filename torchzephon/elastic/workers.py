@@ -182,8 +182,10 @@ class WorkerSupply:
 
     def _give_up(self, error: BaseException) -> NoReturn:
         """Stops all workers after an error, and raises it, or a better one if workers have died."""
-        dead = "" if isinstance(error, (LaneError, StateError)) else self._name_dead(error)
-        way_out = self._way_out()
+        if isinstance(error, (LaneError, StateError)):
+            self.shut_down()
+            raise _without_trace(error) from error
+        dead, way_out = self._name_dead(error), self._way_out()
         self.shut_down()
         if dead:
             raise WorkerError(f"{dead}; {way_out}") from error
@@ -226,6 +228,12 @@ class WorkerSupply:
 def _lanes_of(worker: int, num_workers: int, owned: list[int]) -> list[int]:
     """The contiguous run of a rank's lanes that a worker makes."""
     return owned[worker * len(owned) // num_workers : (worker + 1) * len(owned) // num_workers]
+
+
+def _without_trace(error: LaneError | StateError) -> LaneError | StateError:
+    """An error from a worker, whose message torch has put behind the worker's whole traceback."""
+    kind = type(error)
+    return kind(str(error).rpartition(f"{kind.__module__}.{kind.__qualname__}: ")[2].rstrip())
 
 
 def _find_iterator(error: BaseException) -> Any:
