@@ -40,11 +40,13 @@ clean:
 # The demo runs on the package as a user installs it, the tests run on the sources. One environment can be either.
 
 $(VENV)/installed-for-demo: $(PACKAGE) | $(BIN)/python
+	@echo "Installing into $(VENV), which takes some minutes"
 	$(BIN)/pip install --quiet --disable-pip-version-check ".[demo]"
 	rm -f $(VENV)/installed-for-test
 	touch $@
 
 $(VENV)/installed-for-test: pyproject.toml | $(BIN)/python
+	@echo "Installing into $(VENV), which takes some minutes"
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable ".[test,docs,demo]"
 	rm -f $(VENV)/installed-for-demo
 	touch $@

@@ -153,7 +153,7 @@ def main() -> int:
     print(
         f"\ntorchzephon:    {ours.agreeing()} of {len(ours.steps)} steps with the same batch and the same loss", end=""
     )
-    print(f" (which differs by {ours.difference():.0e} of it at most)")
+    print(f" (which differs by {ours.difference():.0e} of it at most); steps that a kill undid are there twice")
     print(f"a naive loader: {naive.agreeing()} of {len(naive.steps)}")
     print(f"loss curves:    {picture}")
     if not ours.is_same():

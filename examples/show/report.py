@@ -74,7 +74,8 @@ def print_table(ours: Comparison, naive: Comparison) -> None:
                 f"{mark(ours.agrees(step))}     {other.digest:<17} {mark(naive.agrees(other))}"
             )
         if phase.killed:
-            print(red(f"{'':7}kill -9 of {phase.killed} processes in the middle of step {phase.steps[-1].step + 1}"))
+            step, ranks = phase.steps[-1].step + 1, phase.killed - 1
+            print(red(f"{'':7}kill -9 of torchrun and its {ranks} ranks in the middle of step {step}"))
 
 
 def draw(path: Path, ours: Comparison, naive: Comparison) -> None:
