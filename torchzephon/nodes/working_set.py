@@ -90,4 +90,5 @@ def _decoded_bytes(source: WorkSource, stores: Sequence[Store], pool: Pool, inde
         return 0
     shards = [dataset.shards[shard] for shard in which]
     decoded = dataset.format.decoded_bytes(shards[0], dataset.columns, stores[index], pool)
-    return int(np.sum([shard.num_bytes for shard in shards]) * decoded / max(1, shards[0].num_bytes))
+    sizes = np.array([shard.num_bytes for shard in shards]) * (decoded / max(1, shards[0].num_bytes))
+    return int((sizes + np.minimum(sizes, dataset.format.decoding_bytes)).sum())

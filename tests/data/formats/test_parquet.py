@@ -306,6 +306,43 @@ def test_rows_that_were_let_go_of_are_decoded_again(tmp_path, monkeypatch):
     assert is_held(shard, 0, pool)
 
 
+def decoded_rows(monkeypatch):
+    """How many rows were decoded, in a list that grows."""
+    counts = []
+    compact = parquet_file.compact
+    monkeypatch.setattr(
+        parquet_file, "compact", lambda batch, paths: (counts.append(len(batch)), compact(batch, paths))[1]
+    )
+    return counts
+
+
+@pytest.mark.parametrize("lag", [0, 1, 25, 70])
+def test_two_readers_of_the_same_rows_do_not_decode_them_again_and_again(tmp_path, monkeypatch, lag):
+    shard = pieces_of(tmp_path, monkeypatch, rows=1000, pieces=100)
+    counts, pool = decoded_rows(monkeypatch), Pool(10**9)
+    for step in range(0, 1000 + lag, 5):
+        for start in (step, step - lag):
+            rows = range(max(start, 0), min(start + 5, 1000))
+            if rows:
+                assert firsts(shard, rows, pool) == list(rows)
+    assert sum(counts) <= 3 * 1000
+
+
+def test_lanes_in_different_epochs_do_not_decode_rows_again_and_again(tmp_path, monkeypatch):
+    shard = pieces_of(tmp_path, monkeypatch, rows=1000, pieces=100)
+    counts, pool = decoded_rows(monkeypatch), Pool(10**9)
+    for step in range(0, 10_000, 5):  # ten epochs of each
+        for lane in range(4):
+            start = (step + 250 * lane) % 1000
+            assert firsts(shard, range(start, start + 5), pool) == list(range(start, start + 5))
+    assert sum(counts) <= 42 * 1000
+
+
+def test_too_little_memory_is_not_taken_for_bad_data():
+    assert not parquet_file._is_broken(pa.ArrowMemoryError("malloc of size 64 failed"))
+    assert parquet_file._is_broken(pa.ArrowInvalid("bad page"))
+
+
 def test_what_could_not_be_read_counts_as_not_read(tmp_path, monkeypatch):
     """With on_error="skip" the good rows of a block are asked for again: they must not be decoded again."""
     text = pa.array([b"good"] * 29 + [b"bad \xff"]).cast(pa.binary()).view(pa.string())

@@ -94,6 +94,14 @@ def test_bytes_are_those_of_the_pieces_that_are_held():
     assert unit.nbytes == own + spans
 
 
+def test_what_is_read_more_than_once_is_let_go_of_as_a_whole():
+    unit = Unit(10, whole=True)
+    unit.reach(np.array([9]), Source([3, 3, 4]), no_room)
+    assert not unit.mark_read(np.arange(9))
+    assert values(unit, range(10)) == list(range(10))
+    assert unit.mark_read(np.array([9]))
+
+
 def test_rows_that_were_let_go_of_are_not_picked():
     unit = Unit(10)
     unit.reach(np.array([9]), Source([3, 3, 4]), no_room)

@@ -85,7 +85,13 @@ class KeepsIndex(Protocol):
 
 @runtime_checkable
 class DecodesParts(Protocol):
-    """A format that must decode many rows to read one, and keeps them in the pool."""
+    """A format that must decode many rows to read one, and keeps them in the pool.
+
+    Attributes:
+        decoding_bytes: about how many bytes it takes to decode a shard, besides what is decoded.
+    """
+
+    decoding_bytes: int
 
     def decoded_bytes(self, shard: Shard, columns: Mapping[str, str] | None, store: Store, pool: Pool) -> int:
         """About how many bytes the columns of all rows of a shard take in the pool."""

@@ -37,6 +37,7 @@ class ParquetFormat:
 
     name = "parquet"
     suffixes: tuple[str, ...] = (".parquet", ".pq")
+    decoding_bytes = RowGroups.nbytes
 
     def index(self, file: StoredFile, store: Store) -> Sequence[Shard]:
         """Reads the footer. Raises DataError for a file that is no Parquet file, or a broken one."""
@@ -113,14 +114,17 @@ class ParquetFormat:
                 raise DataError(f"{shard.file.path} part {shard.part}, row {rows[row]}, {error}", row=row) from error
             if picked is not None:
                 return unit, picked
-            pool.discard(share.key, unit)  # they were read before: another epoch has begun
+            # They were read before, and another epoch has begun, or another reader: it may be so for every piece.
+            self._footer(shard.file, store, pool).read_again.add(share.groups)
+            pool.discard(share.key, unit)
 
     def _unit(self, shard: Shard, share: _Share, columns: Mapping[str, str] | None, store: Store, pool: Pool) -> Unit:
         """The unit that holds the rows, decoded as far as them. Raises DataError where they cannot be decoded."""
         footer, groups = self._footer(shard.file, store, pool), share.groups
 
         def load() -> tuple[Unit, int]:
-            unit = Unit(int(footer.starts[groups[1]] - footer.starts[groups[0]]))
+            rows = int(footer.starts[groups[1]] - footer.starts[groups[0]])
+            unit = Unit(rows, whole=groups in footer.read_again)
             return unit, unit.nbytes
 
         def make_room() -> None:

@@ -40,6 +40,8 @@ class ParquetFooter:
         starts: int64 ``[row groups + 1]``, the first row of each within the file.
         sizes: bytes of each row group before compression.
         in_ranges: whether parts of the file can be read; else a copy is, HTTP servers need not serve parts.
+        read_again: units (their first row group, and the one after the last) of which rows were asked for again while
+            others had not been read yet.
     """
 
     metadata: pq.FileMetaData
@@ -47,6 +49,7 @@ class ParquetFooter:
     starts: NDArray[np.int64]
     sizes: Sequence[int]
     in_ranges: bool
+    read_again: set[tuple[int, int]] = field(default_factory=set)
     _units: dict[tuple[int, int], NDArray[np.intp]] = field(default_factory=dict)
 
     @property
@@ -159,6 +162,7 @@ class RowGroups:
     """
 
     nbytes = 4 << 20  # about: compressed and decompressed pages, dictionaries, levels
+    _slot: int | None = None  # should the constructor be interrupted
 
     def __init__(
         self,
@@ -241,6 +245,8 @@ def _is_broken(error: Exception) -> bool:
     """Whether Arrow says that the data is broken: with errors of its own, or with an OSError that has no number."""
     import pyarrow as pa
 
+    if isinstance(error, MemoryError):  # one of Arrow's own, too
+        return False
     return isinstance(error, pa.ArrowException) or (type(error) is OSError and error.errno is None)
 
 
@@ -259,7 +265,7 @@ def _opened(
     import pyarrow.parquet as pq
 
     if file.is_local:
-        with pq.ParquetFile(file.path, metadata=metadata, buffer_size=1 << 20, pre_buffer=False) as reader:
+        with pq.ParquetFile(file.path, metadata=metadata, buffer_size=1 << 18, pre_buffer=False) as reader:
             yield reader
     elif in_ranges:
         with store.open(file) as handle, pq.ParquetFile(handle, metadata=metadata, pre_buffer=True) as reader:

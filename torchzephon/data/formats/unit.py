@@ -67,13 +67,15 @@ class Unit:
 
     Args:
         rows: how many there are.
+        whole: whether to let go of all of them together only: for those that are known to be read more than once.
 
     Attributes:
         row_bytes: int64 ``[rows]``, about how many bytes each row takes, as far as they are decoded.
         broken: why the rows that are not decoded never will be; None if they can be, as far as is known.
     """
 
-    def __init__(self, rows: int) -> None:
+    def __init__(self, rows: int, *, whole: bool = False) -> None:
+        self._whole = whole
         self._decoding = threading.Lock()
         self._coming: Pieces | None = None
         self._columns: dict[str, Decoded] = {}
@@ -150,10 +152,11 @@ class Unit:
     def mark_read(self, rows: NDArray[np.int64]) -> bool:
         """Lets go of pieces of which all rows were read: that was this epoch. Says whether that is all of the unit."""
         self._was_read[rows] = True
-        for index in np.unique(self._find(rows)).tolist():
-            if self._was_read[self._bounds[index] : self._bounds[index + 1]].all():
-                self._pieces[index] = None
-        return self._bounds[-1] == len(self._was_read) and not any(self._pieces)
+        if not self._whole:
+            for index in np.unique(self._find(rows)).tolist():
+                if self._was_read[self._bounds[index] : self._bounds[index + 1]].all():
+                    self._pieces[index] = None
+        return bool(self._was_read.all())
 
     def _find(self, rows: NDArray[np.int64]) -> NDArray[np.intp]:
         """The piece of each row."""
