@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import torchzephon as tz
-from torchzephon.data.formats import parquet
+from torchzephon.data.formats import parquet_file
 from torchzephon.data.sizes import format_bytes, parse_bytes
 
 SHARES = {"web": 0.6, "code": 0.25, "books": 0.15}
@@ -53,14 +53,14 @@ def measure(directory: str, lanes: int, memory: str, shuffle: bool, results: Any
     """Reads one pass; puts the figures on a queue."""
     decoded = 0
 
-    class Counting(parquet.RowGroups):
+    class Counting(parquet_file.Decoding):
         def __next__(self) -> Any:
             nonlocal decoded
             batch, nbytes = super().__next__()
             decoded += batch.num_rows
             return batch, nbytes
 
-    parquet.RowGroups = Counting  # type: ignore[misc]
+    parquet_file.Decoding = Counting  # type: ignore[misc]
     datasets = [tz.Dataset(name, f"{directory}/{name}", columns=["text"]) for name in SHARES]
     source = tz.MixtureWorkSource(datasets, shuffle_within_shard=shuffle)
     template = tz.Reader(source, memory=memory)

@@ -38,13 +38,13 @@ def one_group_a_unit(monkeypatch):
 
 def test_the_next_block_is_decoded_before_it_is_asked_for(tmp_path, one_group_a_unit, monkeypatch):
     by = []
-    decode = parquet_file.RowGroups
+    decode = parquet_file.RowGroups.decode
 
     def noting(*args):
         by.append(threading.current_thread().name)
         return decode(*args)
 
-    monkeypatch.setattr("torchzephon.data.formats.parquet.RowGroups", noting)
+    monkeypatch.setattr(parquet_file.RowGroups, "decode", noting)
     node = reader(make(tmp_path), memory=10**8 + 1)
     rows = []
     for block in node:
@@ -80,13 +80,13 @@ def test_what_goes_wrong_ahead_is_raised_when_it_is_read(tmp_path, one_group_a_u
 
 
 def test_a_slow_storage_is_read_while_the_consumer_works(tmp_path, one_group_a_unit, monkeypatch):
-    decode = parquet_file.RowGroups
+    decode = parquet_file.RowGroups.decode
 
     def slow(*args):
         time.sleep(0.05)
         return decode(*args)
 
-    monkeypatch.setattr("torchzephon.data.formats.parquet.RowGroups", slow)
+    monkeypatch.setattr(parquet_file.RowGroups, "decode", slow)
     node = reader(make(tmp_path), memory=10**8 + 4)
     next(node)
     waited = 0.0

@@ -114,12 +114,9 @@ class Sender:
     def pack(self, batches: Sequence[Any]) -> Packed:
         """Prepares batches for the trip."""
         slot, stacks = self._open, self._in_place(batches)
+        if not stacks and (groups := _group_names(batches, self._widened)):
+            slot, stacks = self._copy(batches, groups)
         names = {name for stack in stacks for name in stack.names}
-        if not stacks:
-            groups = _group_names(batches, self._widened)
-            names = {name for group in groups for name in group}
-            if groups:
-                slot, stacks = self._copy(batches, groups)
         self._open, self._most, self._made = None, max(self._most, self._made), 0
         self._sent += 1
         plain = [self._rest(batch, names) for batch in batches]

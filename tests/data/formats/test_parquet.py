@@ -285,7 +285,7 @@ def firsts(shard, rows, pool, store=None):
 def test_who_reads_in_order_holds_a_piece_or_two(tmp_path, monkeypatch):
     shard = pieces_of(tmp_path, monkeypatch)
     pool = Pool(10**9)
-    monkeypatch.setattr(parquet_file.RowGroups, "nbytes", 0)
+    monkeypatch.setattr(parquet_file.Decoding, "nbytes", 0)
     for row in range(0, 95, 5):
         assert not is_held(shard, row, pool) or row % 10
         assert firsts(shard, range(row, row + 5), pool) == list(range(row, row + 5))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -12,7 +11,7 @@ from numpy.typing import NDArray
 from torchzephon.data.block import Column
 from torchzephon.data.formats.base import Shard
 from torchzephon.data.formats.columns import UnreadableError
-from torchzephon.data.formats.parquet_file import ParquetFooter, RowGroups, read_footer
+from torchzephon.data.formats.parquet_file import Decoding, ParquetFooter, RowGroups, read_footer
 from torchzephon.data.formats.unit import Unit
 from torchzephon.data.join import join_columns
 from torchzephon.data.pool import Pool
@@ -37,7 +36,7 @@ class ParquetFormat:
 
     name = "parquet"
     suffixes: tuple[str, ...] = (".parquet", ".pq")
-    decoding_bytes = RowGroups.nbytes
+    decoding_bytes = Decoding.nbytes
 
     def index(self, file: StoredFile, store: Store) -> Sequence[Shard]:
         """Reads the footer. Raises DataError for a file that is no Parquet file, or a broken one."""
@@ -57,7 +56,7 @@ class ParquetFormat:
     ) -> dict[str, Column]:
         """Reads rows, see :meth:`torchzephon.data.formats.base.Format.read`."""
         shares = list(self._shares(shard, rows, columns, store, pool))
-        picked = [self._pick(shard, rows, share, columns, store, pool) for share in shares]
+        picked = [self._pick(shard, rows, share, pool) for share in shares]
         for share, (unit, _) in zip(shares, picked, strict=True):  # when nothing can go wrong: they are read again then
             if unit.mark_read(share.rows):
                 pool.discard(share.key, unit)
@@ -78,7 +77,7 @@ class ParquetFormat:
         """The bytes of text and lists in each row, int64 ``[n]``; of other columns, the mean."""
         sizes = np.empty(len(rows), np.int64)
         for share in self._shares(shard, rows, columns, store, pool):
-            sizes[share.at] = self._unit(shard, share, columns, store, pool).row_bytes[share.rows]
+            sizes[share.at] = self._unit(share, pool).row_bytes[share.rows]
         return sizes
 
     def decoded_bytes(self, shard: Shard, columns: Mapping[str, str] | None, store: Store, pool: Pool) -> int:
@@ -96,17 +95,9 @@ class ParquetFormat:
                 return False
         return True
 
-    def _pick(
-        self,
-        shard: Shard,
-        rows: NDArray[np.int64],
-        share: _Share,
-        columns: Mapping[str, str] | None,
-        store: Store,
-        pool: Pool,
-    ) -> tuple[Unit, dict[str, Column]]:
+    def _pick(self, shard: Shard, rows: NDArray[np.int64], share: _Share, pool: Pool) -> tuple[Unit, dict[str, Column]]:
         while True:
-            unit = self._unit(shard, share, columns, store, pool)
+            unit = self._unit(share, pool)
             try:
                 picked = unit.pick(share.rows)
             except UnreadableError as error:
@@ -115,29 +106,25 @@ class ParquetFormat:
             if picked is not None:
                 return unit, picked
             # They were read before, and another epoch has begun, or another reader: it may be so for every piece.
-            self._footer(shard.file, store, pool).read_again.add(share.groups)
+            share.row_groups.footer.read_again.add(share.row_groups.first)
             pool.discard(share.key, unit)
 
-    def _unit(self, shard: Shard, share: _Share, columns: Mapping[str, str] | None, store: Store, pool: Pool) -> Unit:
+    @staticmethod
+    def _unit(share: _Share, pool: Pool) -> Unit:
         """The unit that holds the rows, decoded as far as them. Raises DataError where they cannot be decoded."""
-        footer, groups = self._footer(shard.file, store, pool), share.groups
+        groups = share.row_groups
 
         def load() -> tuple[Unit, int]:
-            rows = int(footer.starts[groups[1]] - footer.starts[groups[0]])
-            unit = Unit(rows, whole=groups in footer.read_again)
+            unit = Unit(groups.num_rows, whole=groups.first in groups.footer.read_again)
             return unit, unit.nbytes
 
-        def make_room() -> None:
-            size = footer.unit_bytes(*groups, columns) // footer.pieces(*groups)
-            pool.make_room(size, but=share.key)
-
         unit = pool.get(share.key, load)
-        if unit.reach(share.rows, partial(RowGroups, shard.file, footer, groups, columns, store), make_room):
+        if unit.reach(share.rows, groups.decode, lambda: pool.make_room(groups.piece_bytes, but=share.key)):
             pool.resize(share.key, unit, unit.nbytes)
         broken = unit.first_broken(share.rows)
         if broken is not None:
-            reason = f"row groups {groups[0]} to {groups[1] - 1} cannot be decoded: {unit.broken}"
-            raise DataError(f"{shard.file.path}: {reason}", row=int(share.at[broken]))
+            reason = f"row groups {groups.first} to {groups.last - 1} cannot be decoded: {unit.broken}"
+            raise DataError(f"{groups.file.path}: {reason}", row=int(share.at[broken]))
         return unit
 
     def _shares(
@@ -147,9 +134,9 @@ class ParquetFormat:
         footer = self._footer(shard.file, store, pool)
         bounds = footer.units(*shard.part)
         for index, at, in_unit in _split(rows + footer.starts[shard.part[0]], footer.starts[bounds]):
-            groups = int(bounds[index]), int(bounds[index + 1])
-            key = self.name, shard.file.key, groups, None if columns is None else tuple(columns.items())
-            yield _Share(key, groups, at, in_unit)
+            first, last = int(bounds[index]), int(bounds[index + 1])
+            key = self.name, shard.file.key, (first, last), None if columns is None else tuple(columns.items())
+            yield _Share(key, RowGroups(shard.file, footer, first, last, columns, store), at, in_unit)
 
     def _footer(self, file: StoredFile, store: Store, pool: Pool) -> ParquetFooter:
         def load() -> tuple[ParquetFooter, int]:
@@ -165,13 +152,13 @@ class _Share(NamedTuple):
 
     Attributes:
         key: the unit's, in the pool.
-        groups: the unit's first row group, and the one after its last.
+        row_groups: the unit's.
         at: intp ``[n]``, where they stand among the rows that were asked for.
         rows: int64 ``[n]``, which rows of the unit they are.
     """
 
     key: Hashable
-    groups: tuple[int, int]
+    row_groups: RowGroups
     at: NDArray[np.intp]
     rows: NDArray[np.int64]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -40,8 +41,7 @@ class ParquetFooter:
         starts: int64 ``[row groups + 1]``, the first row of each within the file.
         sizes: bytes of each row group before compression.
         in_ranges: whether parts of the file can be read; else a copy is, HTTP servers need not serve parts.
-        read_again: units (their first row group, and the one after the last) of which rows were asked for again while
-            others had not been read yet.
+        read_again: the first row groups of units of which rows were asked for again while others had not been read yet.
     """
 
     metadata: pq.FileMetaData
@@ -49,7 +49,7 @@ class ParquetFooter:
     starts: NDArray[np.int64]
     sizes: Sequence[int]
     in_ranges: bool
-    read_again: set[tuple[int, int]] = field(default_factory=set)
+    read_again: set[int] = field(default_factory=set)
     _units: dict[tuple[int, int], NDArray[np.intp]] = field(default_factory=dict)
 
     @property
@@ -69,10 +69,6 @@ class ParquetFooter:
                 size += self.sizes[group]
             bounds = self._units[first, last] = np.array([*begins, last], np.intp)
         return bounds
-
-    def pieces(self, first: int, last: int) -> int:
-        """In how many pieces the row groups ``[first, last)`` are decoded."""
-        return max(1, round(sum(self.sizes[first:last]) / PIECE_BYTES))
 
     def unit_bytes(self, first: int, last: int, columns: Mapping[str, str] | None) -> int:
         """About how many bytes the columns of the row groups ``[first, last)`` take when they are decoded."""
@@ -147,37 +143,92 @@ def read_footer(file: StoredFile, store: Store) -> ParquetFooter:
     return ParquetFooter(metadata, metadata.schema.to_arrow_schema(), starts, sizes, in_ranges)
 
 
+@dataclass(frozen=True)
 class RowGroups:
-    """Decodes a run of row groups, piece by piece: see :class:`~torchzephon.data.formats.unit.Pieces`.
+    """A run of row groups, and what is read of them.
+
+    Attributes:
+        file: the file that they are in.
+        footer: its footer.
+        first: the first of them.
+        last: the one after the last.
+        columns: new name -> stored name; None for all columns.
+        store: how files are opened.
+    """
+
+    file: StoredFile
+    footer: ParquetFooter
+    first: int
+    last: int
+    columns: Mapping[str, str] | None
+    store: Store
+
+    @property
+    def num_rows(self) -> int:
+        """Rows in all of them."""
+        return int(self.footer.starts[self.last] - self.footer.starts[self.first])
+
+    @functools.cached_property
+    def piece_bytes(self) -> int:
+        """About how many bytes a piece takes when it is decoded."""
+        return self.footer.unit_bytes(self.first, self.last, self.columns) // self._num_pieces
+
+    @property
+    def _num_pieces(self) -> int:
+        return max(1, round(sum(self.footer.sizes[self.first : self.last]) / PIECE_BYTES))
+
+    def decode(self, piece: int) -> Decoding:
+        """Decodes them from the piece of a number on."""
+        return Decoding(self, piece)
+
+    def batches(self, piece: int) -> Iterator[tuple[pa.RecordBatch, int]]:
+        """What :meth:`decode` gives, one after another. The file is open from the first one to the last."""
+        paths = self.footer.paths(self.columns, self.file)
+        attempt = 1
+        while True:
+            self.store.check(self.file)
+            try:
+                with _opened(self.file, self.store, self.footer.metadata, in_ranges=self.footer.in_ranges) as reader:
+                    batches = reader.iter_batches(
+                        max(1, -(-self.num_rows // self._num_pieces)),  # alike, so that their memory is used again
+                        row_groups=range(self.first, self.last),
+                        columns=[".".join(path) for path in paths.values()],
+                        use_threads=False,  # lanes that are driven by threads decode at once, each its own unit
+                    )
+                    for number, batch in enumerate(batch for batch in batches if batch.num_rows):
+                        if number >= piece:
+                            yield compact(batch, paths)
+                            piece += 1
+                            self.store.check(self.file)
+                return
+            except DataError:
+                raise
+            except Exception as error:
+                if _is_broken(error):
+                    raise BrokenError(str(error)) from error
+                _try_again(self.file, attempt, error)
+                attempt += 1
+
+
+class Decoding:
+    """Row groups that are being decoded: see :class:`~torchzephon.data.formats.unit.Pieces`.
 
     A local file stays open in between, as long as not too many are. Others are read at once.
 
     Args:
-        file: which.
-        footer: its footer.
-        groups: the first row group, and the one after the last.
-        columns: new name -> stored name; None for all columns.
-        store: how files are opened.
+        row_groups: which.
         piece: the number of the piece to begin with.
     """
 
     nbytes = 4 << 20  # about: compressed and decompressed pages, dictionaries, levels
     _slot: int | None = None  # should the constructor be interrupted
 
-    def __init__(
-        self,
-        file: StoredFile,
-        footer: ParquetFooter,
-        groups: tuple[int, int],
-        columns: Mapping[str, str] | None,
-        store: Store,
-        piece: int,
-    ) -> None:
-        self._slot = _take_slot() if file.is_local else None
+    def __init__(self, row_groups: RowGroups, piece: int) -> None:
+        self._slot = _take_slot() if row_groups.file.is_local else None
         self.at_once = self._slot is None
-        self._pieces = _decode(file, footer, groups, columns, store, piece)
+        self._batches = row_groups.batches(piece)
 
-    def __iter__(self) -> RowGroups:
+    def __iter__(self) -> Decoding:
         return self
 
     def __next__(self) -> tuple[pa.RecordBatch, int]:
@@ -187,7 +238,7 @@ class RowGroups:
             DataError: for a file that is gone, has changed, or cannot be read just now, and for a column it does not
                 have.
         """
-        return next(self._pieces)
+        return next(self._batches)
 
     def __del__(self) -> None:  # anywhere, in any thread: it must not wait for a lock
         if self._slot is not None:
@@ -202,43 +253,6 @@ def _take_slot() -> int | None:
         return _slots.pop()
     except IndexError:
         return None
-
-
-def _decode(
-    file: StoredFile,
-    footer: ParquetFooter,
-    groups: tuple[int, int],
-    columns: Mapping[str, str] | None,
-    store: Store,
-    piece: int,
-) -> Iterator[tuple[pa.RecordBatch, int]]:
-    first, last = groups
-    paths = footer.paths(columns, file)
-    rows = int(footer.starts[last] - footer.starts[first])
-    attempt = 1
-    while True:
-        store.check(file)
-        try:
-            with _opened(file, store, footer.metadata, in_ranges=footer.in_ranges) as reader:
-                batches = reader.iter_batches(
-                    max(1, -(-rows // footer.pieces(first, last))),  # alike, so that their memory is used again
-                    row_groups=range(first, last),
-                    columns=[".".join(path) for path in paths.values()],
-                    use_threads=False,  # lanes that are driven by threads decode at once, each its own unit
-                )
-                for number, batch in enumerate(batch for batch in batches if batch.num_rows):
-                    if number >= piece:
-                        yield compact(batch, paths)
-                        piece += 1
-                        store.check(file)
-            return
-        except DataError:
-            raise
-        except Exception as error:
-            if _is_broken(error):
-                raise BrokenError(str(error)) from error
-            _try_again(file, attempt, error)
-            attempt += 1
 
 
 def _is_broken(error: Exception) -> bool:
