@@ -7,6 +7,7 @@ import weakref
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.threads import in_threads
 
 from torchzephon.data.pool import Pool
 
@@ -247,11 +248,7 @@ def test_many_threads_at_random():
             if pool.get(key, lambda key=key: (key * 3, key)) != key * 3:
                 wrong.append(key)
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
+    in_threads(work, 8, timeout=30)
     assert not wrong
     assert pool.stats.bytes <= 20
     assert pool.stats.hits + pool.stats.loads == 8 * 300

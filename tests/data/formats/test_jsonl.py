@@ -3,13 +3,13 @@ import io
 import json
 import os
 import pickle
-import threading
 
 import numpy as np
 import pytest
 import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.threads import in_threads
 
 from torchzephon.data.block import MISSING, Block
 from torchzephon.data.formats.jsonl import JsonlFormat
@@ -302,11 +302,7 @@ def test_threads_share_an_open_file(tmp_path, pool):
             if got != [samples[row] for row in rows]:
                 wrong.append(rows)
 
-    threads = [threading.Thread(target=read, args=(seed,)) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
+    in_threads(read, 4)
     assert not wrong
 
 

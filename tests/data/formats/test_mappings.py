@@ -1,9 +1,8 @@
-import threading
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.threads import in_threads
 
 from torchzephon.data.formats import mappings
 from torchzephon.data.formats.mappings import lease
@@ -68,9 +67,5 @@ def test_threads_take_and_leave_at_once():
             if not (np.frombuffer(kept, np.uint8)[:4096] == mark).all():
                 wrong.append(mark)
 
-    threads = [threading.Thread(target=work, args=(mark,)) for mark in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(work, 4)
     assert wrong == []

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.threads import in_threads
 
 from torchzephon.data.formats import parquet, parquet_file
 from torchzephon.data.formats.parquet import ParquetFormat
@@ -428,13 +429,8 @@ def test_threads_read_one_unit_at_once(tmp_path, monkeypatch):
                 if firsts(shard, rows, pool) != list(rows):
                     wrong.append(rows)
 
-        threads = [threading.Thread(target=work, args=(seed,)) for seed in range(6)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(60)
+        in_threads(work, 6)
         assert not wrong
-        assert not any(thread.is_alive() for thread in threads)
 
 
 @settings(deadline=None, max_examples=60)
