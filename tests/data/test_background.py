@@ -15,11 +15,69 @@ from torchzephon.data.background import Task
 
 
 def test_a_task_is_done_by_the_thread_of_its_name_and_in_turn():
-    done = []
-    tasks = [Task(lambda i=i: done.append(i) or threading.current_thread().name, "test-turn") for i in range(20)]
-    assert {task.result() for task in tasks} == {"torchzephon-test-turn"}
-    assert done == list(range(20))
-    assert Task(lambda: threading.current_thread().name, "test-other").result() == "torchzephon-test-other"
+    done, other = [], threading.Event()
+    for i in range(20):
+        Task(lambda i=i: done.append((i, threading.current_thread().name)), "test-turn")
+    Task(lambda: done.append((20, threading.current_thread().name)) or other.set(), "test-turn")
+    assert other.wait(10)
+    assert done == [(i, "torchzephon-test-turn") for i in range(21)]
+
+
+def busy(thread):
+    """Keeps a thread at a task until the event is set. Returns the event and the task."""
+    begun, end = threading.Event(), threading.Event()
+    task = Task(lambda: (begun.set(), end.wait(10)), thread)
+    assert begun.wait(10)
+    return end, task
+
+
+def test_who_asks_does_what_the_thread_has_not_begun():
+    end, at_work = busy("test-take")
+    calls = []
+    task = Task(lambda: calls.append(threading.current_thread()) or 7, "test-take")
+    assert task.result() == task.result() == 7
+    assert calls == [threading.main_thread()]
+    end.set()
+    at_work.result()
+    Task(lambda: None, "test-take").result()
+    assert calls == [threading.main_thread()]
+
+
+def test_who_waits_does_other_tasks_meanwhile():
+    end, at_work = busy("test-help")
+    others = [Task(lambda i=i: (i, threading.current_thread()), "test-help") for i in range(3)]
+    fails = Task(lambda: 1 / 0, "test-help")
+    Task(end.set, "test-help")  # ends the one that is waited for
+    last = Task(lambda: (3, threading.current_thread()), "test-help")
+    at_work.result()
+    assert [task.result() for task in others] == [(i, threading.main_thread()) for i in range(3)]
+    with pytest.raises(ZeroDivisionError):
+        fails.result()
+    assert last.result()[0] == 3
+
+
+@pytest.mark.parametrize("helping", [False, True])
+def test_what_an_interrupt_has_cut_off_is_done_again(helping):
+    end, at_work = busy("test-interrupted")
+    interrupts = [KeyboardInterrupt()]
+
+    def interrupted():
+        if interrupts:
+            raise interrupts.pop()
+        return 3
+
+    task = Task(interrupted, "test-interrupted")
+    with pytest.raises(KeyboardInterrupt):
+        (at_work if helping else task).result()
+    end.set()
+    assert at_work.result()
+    assert task.result() == 3
+
+
+def test_thread_and_asker_may_begin_at_the_same_moment(monkeypatch):
+    monkeypatch.setattr(background, "_LINGER_S", 0)
+    for number in range(2000):
+        assert Task(lambda number=number: number, "test-moment").result() == number
 
 
 def test_the_thread_ends_when_there_is_nothing_to_do_and_another_follows():
@@ -34,7 +92,9 @@ def test_the_thread_ends_when_there_is_nothing_to_do_and_another_follows():
 def test_no_task_is_lost_between_a_thread_and_the_next(monkeypatch):
     monkeypatch.setattr(background, "_LINGER_S", 0)
     for number in range(500):
-        assert Task(lambda number=number: number, "test-race").result() == number
+        done = threading.Event()
+        Task(done.set, "test-race")
+        assert done.wait(10), number
 
 
 @pytest.mark.parametrize("error", [ValueError("no"), StopIteration(), SystemExit(3), KeyboardInterrupt()])

@@ -18,63 +18,78 @@ _LINGER_S = 0.05
 class Task(Generic[T]):
     """Something that a thread does in the background.
 
+    Whoever needs a result does not sit idle: it does the task itself if the thread has not begun it, and others that
+    nobody has begun while it waits for one that is under way. So two cores are busy, whichever has more to do.
+
     Nothing here but plain locks: whoever waits may be interrupted (Ctrl-C) anywhere, and go on.
 
     Args:
         function: does it. It should spend its time outside of Python: else it takes from the consumer what it gives.
+            Should it be interrupted, or begun by two at the same moment, it is done again: it must change nothing.
         thread: name of the thread, of which each process has one. It does its tasks in turn.
     """
 
     def __init__(self, function: Callable[[], T], thread: str) -> None:
         self._function: Callable[[], T] | None = function  # None once it is done
         self._pid = os.getpid()
-        self._value: T | None = None
-        self._error: BaseException | None = None
-        self._done = threading.Lock()  # held until it is done
+        self._outcome: _Outcome[T] | None = None
+        self._begun = self._taken = False  # by the thread, by who waits
+        self._done = threading.Lock()  # held until the thread has done it
         self._done.acquire()
-        _thread(self._pid, thread).add(self)
+        self._thread = _thread(self._pid, thread)
+        self._thread.add(self)
 
     def result(self) -> T:
-        """What the function gave, waiting for it; or raises what it raised."""
-        function = self._function
-        if self._pid != os.getpid() and function is not None:  # forked, and the thread is not here
-            return function()
-        with self._done:
-            pass
-        if self._error is not None:
-            raise self._error
-        return cast("T", self._value)
+        """What the function gave; or raises what it raised."""
+        if self._outcome is None:
+            if not self._begun or self._pid != os.getpid():  # after a fork, the thread that began it is not here
+                self.take()
+            else:
+                self._thread.help(self._done)
+                with self._done:
+                    pass
+        assert self._outcome is not None
+        return self._outcome.result()
 
     def run(self) -> None:
         """For the thread."""
+        if not self._taken:
+            self._begun = True
+            self._do(BaseException)  # such as SystemExit: whoever waits must hear of it
+        self._done.release()
+
+    def take(self) -> None:
+        """For who waits: does it here and now."""
+        self._taken = True
+        self._do(Exception)
+
+    def _do(self, caught: type[BaseException]) -> None:
         function = self._function
-        assert function is not None
-        try:
-            self._value = function()
-        except BaseException as error:  # such as SystemExit: whoever waits must hear of it
-            self._error = error
-        finally:
-            self._done.release()
+        if function is not None:
+            try:
+                self._outcome = _Outcome(function(), None)
+            except caught as error:
+                self._outcome = _Outcome(None, error)
             self._function = None  # what it holds is not needed any more; last, for a fork in between
 
     def __reduce__(self) -> tuple[Any, ...]:
         try:
-            return _Done, (self.result(), None)
+            return _Outcome, (self.result(), None)
         except Exception as error:
-            return _Done, (None, error)
+            return _Outcome, (None, error)
 
 
-class _Done(Generic[T]):
-    """A task that was copied."""
+class _Outcome(Generic[T]):
+    """What became of a task; also a task that was copied."""
 
-    def __init__(self, value: T, error: Exception | None) -> None:
+    def __init__(self, value: T | None, error: BaseException | None) -> None:
         self._value = value
         self._error = error
 
     def result(self) -> T:
         if self._error is not None:
             raise self._error
-        return self._value
+        return cast("T", self._value)
 
 
 class _Thread:
@@ -97,6 +112,18 @@ class _Thread:
             if self._thread is None or not self._thread.is_alive():
                 self._thread = threading.Thread(target=self._run, name=f"torchzephon-{self._name}", daemon=True)
                 self._thread.start()
+
+    def help(self, done: threading.Lock) -> None:
+        """For who waits for a task that has begun: does others, until it is done."""
+        while done.locked():
+            try:
+                task = self._tasks.get_nowait()
+            except Empty:
+                return
+            if task is None:  # the process ends
+                self._tasks.put(None)
+                return
+            task.take()
 
     def _run(self) -> None:
         while True:
