@@ -28,7 +28,9 @@ def reader(dataset, **options):
 
 
 def settle():
-    Task(lambda: None, "decoder").result()
+    done = threading.Event()  # to ask for the result would be to do it here
+    Task(done.set, "decoder")
+    assert done.wait(10)
 
 
 @pytest.fixture
