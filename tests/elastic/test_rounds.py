@@ -48,6 +48,27 @@ def test_rows_of_neighbouring_lanes_are_joined(micro_batch_size):
     assert rows(share) == [row for stream in streams for row in stream[0]["input_ids"]]
 
 
+@pytest.mark.parametrize("num_workers", [0, 1])
+@pytest.mark.parametrize("micro_batch_size", [1, 2, 4, 8])
+def test_document_bounds_are_those_of_the_microbatch(micro_batch_size, num_workers):
+    def with_bounds():
+        return tz.TrainingBatcher(endless().source, 2, cu_seqlens=True)
+
+    loader = tz.ElasticDataLoader(tz.Rounds(lanes(with_bounds), micro_batch_size), num_workers=num_workers)
+    for share, plain_share in itertools.islice(zip(loader, tz.Rounds(lanes(), micro_batch_size), strict=False), 3):
+        assert len(share) == len(plain_share) == 8 // micro_batch_size
+        for batch, expected in zip(share, plain_share, strict=True):
+            assert list(batch) == [*expected, "cu_seqlens", "max_seqlen"]
+            assert all(torch.equal(batch[name], expected[name]) for name in expected)
+            bounds, positions = batch["cu_seqlens"], batch["positions"]
+            starts = torch.ones_like(positions, dtype=torch.bool)
+            starts[:, 1:] = positions[:, 1:] != positions[:, :-1] + 1
+            assert bounds.dtype == torch.int32
+            assert bounds.tolist() == [*starts.flatten().nonzero().flatten().tolist(), positions.numel()]
+            assert batch["max_seqlen"] == int(bounds.diff().max())
+    loader.close()
+
+
 @pytest.mark.parametrize(
     ("size", "error", "match"),
     [

@@ -9,6 +9,7 @@ from torchdata.nodes import BaseNode
 
 from torchzephon.curriculum.checks import check_int
 from torchzephon.elastic.lanes import Lanes
+from torchzephon.nodes.boundaries import BOUNDS, bounds_of
 
 Batch = dict[str, torch.Tensor]
 
@@ -29,7 +30,8 @@ class Rounds(BaseNode[list[Any]]):
     Args:
         lanes: a :class:`~torchzephon.Lanes` whose batches are dicts of tensors with rows along the first dimension.
         micro_batch_size: rows of a microbatch; rows of neighbouring lanes are joined, or a lane's batch is cut. It
-            must divide this rank's rows of a round. None: the lanes' batches as they are.
+            must divide this rank's rows of a round. ``cu_seqlens`` and ``max_seqlen`` are made anew from ``positions``.
+            None: the lanes' batches as they are.
 
     Raises:
         ValueError: when ``micro_batch_size`` does not divide the rows of a round.
@@ -62,7 +64,9 @@ class Rounds(BaseNode[list[Any]]):
         size = self.micro_batch_size
         if size is None:
             return batches
-        rows = [_count_rows(batch) for batch in batches]
+        has_bounds = all(isinstance(batch, dict) and {"positions", "cu_seqlens"} <= batch.keys() for batch in batches)
+        parts = [_without_bounds(batch) for batch in batches] if has_bounds else batches
+        rows = [_count_rows(part) for part in parts]
         if all(count == size for count in rows):
             return batches
         total = sum(rows)
@@ -71,7 +75,12 @@ class Rounds(BaseNode[list[Any]]):
                 f"micro_batch_size={size} does not divide this rank's {total} rows of a round "
                 f"({len(batches)} lanes' batches of {rows[0]}); choose a divisor of {total}"
             )
-        return _cut(batches, size, total)
+        cut = _cut(parts, size, total)
+        return [batch | bounds_of(batch["positions"].numpy()) for batch in cut] if has_bounds else cut
+
+
+def _without_bounds(batch: Batch) -> Batch:
+    return {name: value for name, value in batch.items() if name not in BOUNDS}
 
 
 def _count_rows(batch: Any) -> int:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torchdata.nodes import BaseNode
 
 from torchzephon.errors import DataError, StateError
-from torchzephon.nodes.boundaries import continued, document_bounds
+from torchzephon.nodes.boundaries import bounds_of, continued
 from torchzephon.nodes.graph import Empty, Estimate, find_blank, walk
 from torchzephon.nodes.stacks import Stack, Stacking, stack_of
 
@@ -197,9 +197,7 @@ class TrainingBatcher(BaseNode[dict[str, Any]]):
 
         batch: dict[str, Any] = dict(zip(_TENSORS, torch.from_numpy(arrays).unbind(0), strict=True))
         if self.cu_seqlens:
-            bounds = document_bounds(positions)
-            batch["cu_seqlens"] = torch.from_numpy(bounds)
-            batch["max_seqlen"] = int(np.diff(bounds).max())
+            batch |= bounds_of(positions)
         return batch
 
     def _mask_padding(self, labels: NDArray[Any], stacks: Sequence[Stack], length: int) -> None:

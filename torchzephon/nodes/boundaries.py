@@ -2,8 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+import torch
 from numpy.typing import NDArray
+
+BOUNDS = ("cu_seqlens", "max_seqlen")
+"""The entries of a batch that are of all its rows together."""
+
+
+def bounds_of(positions: NDArray[np.int64]) -> dict[str, Any]:
+    """The entries :data:`BOUNDS` of the batch with these positions: see :class:`~torchzephon.TrainingBatcher`."""
+    bounds = document_bounds(positions)
+    return dict(zip(BOUNDS, (torch.from_numpy(bounds), int(np.diff(bounds).max())), strict=True))
 
 
 def document_bounds(positions: NDArray[np.int64]) -> NDArray[np.int32]:
