@@ -297,6 +297,18 @@ def test_who_reads_in_order_holds_a_piece_or_two(tmp_path, monkeypatch):
     assert firsts(shard, [3, 99], pool) == [3, 99]  # again
 
 
+@pytest.mark.parametrize(("columns", "pieces"), [({"n": "i"}, 1), ({"t": "t"}, 10), (None, 11)])
+def test_pieces_are_as_large_as_what_is_read_of_them(tmp_path, monkeypatch, columns, pieces):
+    path = str(tmp_path / "a.parquet")
+    table = {"i": list(range(1000)), "t": [f"{i:0100d}" for i in range(1000)]}
+    write(tmp_path / "a.parquet", table, compression="none", use_dictionary=False)
+    monkeypatch.setattr(parquet_file, "PIECE_BYTES", 10_500)
+    (shard,) = open_shards(path)
+    with mock.patch.object(parquet_file, "compact", wraps=parquet_file.compact) as compacted:
+        read(shard, range(1000), columns, Pool(10**9))
+    assert len(compacted.call_args_list) == pieces
+
+
 def test_rows_that_were_let_go_of_are_decoded_again(tmp_path, monkeypatch):
     shard = pieces_of(tmp_path, monkeypatch)
     pool = Pool(10**9)

@@ -168,14 +168,18 @@ class RowGroups:
         """Rows in all of them."""
         return int(self.footer.starts[self.last] - self.footer.starts[self.first])
 
-    @functools.cached_property
+    @property
     def piece_bytes(self) -> int:
         """About how many bytes a piece takes when it is decoded."""
-        return self.footer.unit_bytes(self.first, self.last, self.columns) // self._num_pieces
+        return self._bytes // self._num_pieces
 
     @property
     def _num_pieces(self) -> int:
-        return max(1, round(sum(self.footer.sizes[self.first : self.last]) / PIECE_BYTES))
+        return max(1, round(self._bytes / PIECE_BYTES))
+
+    @functools.cached_property
+    def _bytes(self) -> int:
+        return self.footer.unit_bytes(self.first, self.last, self.columns)
 
     def decode(self, piece: int) -> Decoding:
         """Decodes them from the piece of a number on."""
