@@ -82,12 +82,16 @@ def count_tokens(batch: Any) -> int:
     return int(labels.numel())
 
 
-def throughput(stream: Stream, *, max_seconds: float = 30.0, max_tokens: float = 1e12) -> dict[str, Any]:
-    """Takes batches as fast as they come; the clock starts when the first one has arrived."""
+def throughput(
+    stream: Stream, *, max_seconds: float = 30.0, max_tokens: float = 1e12, warm_up: int = 0
+) -> dict[str, Any]:
+    """Takes batches as fast as they come; the clock starts when the first one has arrived, and ``warm_up`` others."""
     began = time.perf_counter()
     first = next(stream.batches)
     first_seconds = time.perf_counter() - began
     del first
+    for _ in zip(range(warm_up), stream.batches, strict=False):
+        pass
     tokens, waits, cpu = 0, [], cpu_seconds()
     start = now = time.perf_counter()
     for batch in stream.batches:
