@@ -135,6 +135,27 @@ def test_number_types_that_differ_keep_their_own(tmp_path):
         assert sample["ids"].dtype == {"a": np.uint16, "b": np.int64}[sample["name"]]
 
 
+@pytest.mark.parametrize("size", [5, 40])  # a block within a row group, and of several
+@pytest.mark.parametrize("null", [False, True])
+def test_lists_of_numbers_are_the_readers_own(tmp_path, size, null):
+    """They hold no row group in memory, and whoever changes them changes nothing for others."""
+    ids = [[row] * 1000 for row in range(80)]
+    table = pa.table({"ids": pa.array([*ids[:70], None, *ids[71:]] if null else ids, pa.list_(pa.int32()))})
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=20)
+    dataset = tz.Dataset("p", str(tmp_path))
+    nodes = [reader([dataset], block_size=size, exhausted_policy="stop", shuffle_within_shard=False) for _ in range(2)]
+    for one, two in zip(*nodes, strict=True):
+        column, other = one.columns["ids"], two.columns["ids"]
+        expected = [None if row is None else row.tolist() for row in other]
+        for row in column:
+            if row is not None:
+                base = row if row.base is None else row.base
+                assert base.flags.owndata
+                assert base.nbytes <= 4000 * size
+                row[:] = -1
+        assert [None if row is None else row.tolist() for row in other] == expected
+
+
 def test_text_in_one_dataset_and_numbers_in_another(tmp_path):
     pq.write_table(pa.table({"x": pa.array([[1, 2]] * 10, pa.list_(pa.int32()))}), tmp_path / "a.parquet")
     datasets = [tz.Dataset("a", str(tmp_path / "a.parquet")), tz.Dataset.from_samples("b", [{"x": "text"}] * 10)]

@@ -136,7 +136,7 @@ class Dataset:
         return self._digest
 
     def read(self, shard: int, rows: NDArray[np.int64], store: Store, pool: Pool) -> dict[str, Column]:
-        """Reads rows of a shard, in the given order, as columns of that length.
+        """Reads rows of a shard, in the given order, as columns of that length, which are not to be changed.
 
         Args:
             shard: index into ``shards``.

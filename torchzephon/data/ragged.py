@@ -52,6 +52,12 @@ class Ragged:
         """The rows one after another, without what lies before the first and after the last: a view."""
         return self.values[self.offsets[0] : self.offsets[-1]]
 
+    def owned(self) -> Ragged:
+        """The same in memory that nobody else has: itself if that is so already."""
+        if self.values.flags.owndata:
+            return self
+        return Ragged(self.flat.copy(), self.offsets - self.offsets[0])
+
     @classmethod
     def from_spans(
         cls,

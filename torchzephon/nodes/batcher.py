@@ -195,7 +195,7 @@ class TrainingBatcher(BaseNode[dict[str, Any]]):
             labels[:, : length - 1][~learned] = self.ignore_index
         self._mask_padding(labels, stacks, length)
 
-        batch: dict[str, Any] = dict(zip(_TENSORS, torch.from_numpy(arrays).unbind(0), strict=True))
+        batch: dict[str, Any] = dict(zip(_TENSORS, map(torch.from_numpy, arrays), strict=True))
         if self.cu_seqlens:
             batch |= bounds_of(positions)
         return batch

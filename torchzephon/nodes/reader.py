@@ -13,7 +13,7 @@ from torchdata.nodes import BaseNode
 
 from torchzephon.curriculum.work import InShard, Work
 from torchzephon.data.block import Block, Column
-from torchzephon.data.join import join_columns
+from torchzephon.data.join import join_columns, own_columns
 from torchzephon.data.pool import pool_of_process
 from torchzephon.data.sizes import parse_bytes
 from torchzephon.errors import DataError, StateError
@@ -210,7 +210,7 @@ class Reader(BaseNode[Block]):
             reads = [_Read(read.columns, np.searchsorted(good, read.at), []) for read in reads if len(read.at)]
             work = work[good]
         if len(reads) == 1:
-            return Block(reads[0].columns, work, self._leaf.datasets, size=len(work))
+            return Block(own_columns(reads[0].columns), work, self._leaf.datasets, size=len(work))
         which, rows = np.empty(len(work), np.intp), np.empty(len(work), np.intp)
         for index, read in enumerate(reads):
             which[read.at] = index

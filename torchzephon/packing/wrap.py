@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -41,6 +42,7 @@ class Wrap:
         self._parts: deque[Documents] = deque()
         self._matrices: Sequence[NDArray[Any]] = ()  # the columns of whole sequences of the first part
         self._row = self._rows = 0  # the next of them, and how many there are
+        self._ends: list[int] | None = None  # of the first part's documents: a state is wanted after every batch
         self._at: int = 0 if state is None else state[self.TOKEN_KEY]  # tokens of the first part that are used
         self._left = -self._at  # tokens
         self._released = 0  # documents of the parts that are gone
@@ -94,9 +96,10 @@ class Wrap:
         """Whole documents used, and tokens used of the next: see :meth:`Packing.cursor`."""
         if not self._parts:
             return 0, {self.TOKEN_KEY: self._at}
-        offsets = self._parts[0].offsets
-        done = int(np.searchsorted(offsets[1:], self._at, side="right"))
-        return self._released + done, {self.TOKEN_KEY: self._at - int(offsets[done])}
+        if self._ends is None:
+            self._ends = self._parts[0].offsets[1:].tolist()
+        done = bisect_right(self._ends, self._at)
+        return self._released + done, {self.TOKEN_KEY: self._at - (self._ends[done - 1] if done else 0)}
 
     def _cut_rows(self) -> None:
         """Cuts what is left of the first part into sequences."""
@@ -121,4 +124,5 @@ class Wrap:
 
     def _drop_first(self) -> None:
         self._released += len(self._parts.popleft())
+        self._ends = None
         self._at = 0

@@ -49,7 +49,7 @@ class Format(Protocol):
     def read(
         self, shard: Shard, rows: NDArray[np.int64], columns: Mapping[str, str] | None, store: Store, pool: Pool
     ) -> dict[str, Column]:
-        """Reads rows, in the given order, as columns of that length.
+        """Reads rows, in the given order, as columns of that length, which may be views of what the pool keeps.
 
         Args:
             shard: from :meth:`index`.

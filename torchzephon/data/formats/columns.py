@@ -146,13 +146,15 @@ class Lists(Spans):
         return _Numbers(values, array), lengths * width
 
     def pick(self, pieces: Sequence[_Numbers], where: Where) -> Column:
-        """A Ragged copy; a list of arrays and None where a list is null, of lists where a number is."""
+        """A Ragged, a view where the rows lie one after another in a piece; lists where a list or a number is null."""
         buffers = [piece.values for piece in pieces if piece.values is not None]
         if len(buffers) < len(pieces):
             return Objects().pick([piece.array for piece in pieces], where)
         rows, which = where.rows, where.which
         begins, ends = self._begins[rows], self._ends[rows]
         if self._valid is None or self._valid[rows].all():
+            if len(buffers) == 1 and (begins[1:] == ends[:-1]).all():
+                return Ragged(buffers[0], np.append(begins, ends[-1]))
             return Ragged.from_spans(buffers, which, begins, ends)
         spans = zip(which.tolist(), begins.tolist(), ends.tolist(), self._valid[rows].tolist(), strict=True)
         return [buffers[index][begin:end].copy() if valid else None for index, begin, end, valid in spans]

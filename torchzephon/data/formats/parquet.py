@@ -173,12 +173,13 @@ def _split(
     """
     if not len(rows):
         return
-    first, last = np.searchsorted(starts, [rows.min(), rows.max()], "right") - 1
+    first = int(starts.searchsorted(rows.min(), "right")) - 1
+    last = int(starts.searchsorted(rows.max(), "right")) - 1
     if first == last:
-        yield int(first), np.arange(len(rows)), rows - starts[first]
+        yield first, np.arange(len(rows)), rows - starts[first]
         return
-    parts = np.searchsorted(starts, rows, "right") - 1
-    for part in range(int(first), int(last) + 1):
+    parts = starts.searchsorted(rows, "right") - 1
+    for part in range(first, last + 1):
         at = np.flatnonzero(parts == part)
         if len(at):
             yield part, at, rows[at] - starts[part]
