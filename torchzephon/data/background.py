@@ -41,22 +41,23 @@ class Task(Generic[T]):
 
     def result(self) -> T:
         """What the function gave; or raises what it raised."""
-        if self._outcome is None:
-            if not self._begun or self._pid != os.getpid():  # after a fork, the thread that began it is not here
-                self.take()
-            else:
-                self._thread.help(self._done)
-                with self._done:
-                    pass
+        if self._outcome is None and self._begun and self._pid == os.getpid():
+            self._thread.help(self._done)
+            with self._done:
+                pass
+        if self._outcome is None:  # not begun; or forked, and the thread that began it is not here
+            self.take()
         assert self._outcome is not None
         return self._outcome.result()
 
     def run(self) -> None:
         """For the thread."""
-        if not self._taken:
-            self._begun = True
-            self._do(BaseException)  # such as SystemExit: whoever waits must hear of it
-        self._done.release()
+        try:
+            if not self._taken:
+                self._begun = True
+                self._do(BaseException)  # such as SystemExit: whoever waits must hear of it
+        finally:
+            self._done.release()
 
     def take(self) -> None:
         """For who waits: does it here and now."""

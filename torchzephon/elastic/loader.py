@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
 import torch
+from torch.utils.data._utils.pin_memory import pin_memory as pinned  # what torch's own DataLoader does
 from torchdata.nodes import BaseNode
 
 from torchzephon.curriculum.checks import check_int
@@ -15,6 +17,8 @@ from torchzephon.elastic.rounds import Rounds
 from torchzephon.elastic.template import refuse_processes
 from torchzephon.elastic.workers import WorkerSupply
 from torchzephon.elastic.wrappers import find_state
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 _FIXED = {
@@ -54,7 +58,8 @@ class ElasticDataLoader(Generic[T]):
         lanes_or_rounds: a :class:`~torchzephon.Lanes` or :class:`~torchzephon.Rounds`.
         num_workers: worker processes; 0: batches are made in this process, by the threads of ``Lanes``. Each worker
             owns a contiguous run of this rank's lanes; workers beyond the number of lanes are not started.
-        pin_memory: put batches that come from workers into page-locked memory. Needs CUDA.
+        pin_memory: put batches into page-locked memory, from which ``tensor.to(device, non_blocking=True)`` need not
+            wait. Without CUDA it only logs a warning.
         **options: of ``StatefulDataLoader``: ``multiprocessing_context``, ``prefetch_factor`` (rounds,
             4 by default), ``persistent_workers``, ``timeout``, ``worker_init_fn``, ``generator``.
 
@@ -78,6 +83,9 @@ class ElasticDataLoader(Generic[T]):
         self.node: BaseNode[T] = lanes_or_rounds
         self.lanes = lanes_or_rounds.source if isinstance(lanes_or_rounds, Rounds) else lanes_or_rounds
         self.num_workers = num_workers
+        self._pin_memory = pin_memory and torch.cuda.is_available()
+        if pin_memory and not self._pin_memory:
+            logger.warning("pin_memory=True has no effect: there is no CUDA device")
         self._supply: WorkerSupply | None = None
         if options.get("prefetch_factor") is None:
             options.pop("prefetch_factor", None)
@@ -85,12 +93,10 @@ class ElasticDataLoader(Generic[T]):
             check_int("prefetch_factor", options["prefetch_factor"], at_least=1)
         if num_workers:
             refuse_processes(self.lanes.template)
-            pin_memory = pin_memory and torch.cuda.is_available()
             self._supply = WorkerSupply(
                 self.lanes.make_pump(num_threads=0),
                 min(num_workers, len(self.lanes.owned)),  # more would idle
-                pin_memory=pin_memory,
-                options=options,
+                options,
             )
             self.lanes.use_supply(self._supply)
         else:
@@ -149,4 +155,4 @@ class _Iteration(Iterator[T]):
         if self._number != self._loader._iteration:
             raise RuntimeError("the loader was iterated anew or loaded a state since: this iterator is over")
         item: T = next(self._loader.node)
-        return item
+        return pinned(item) if self._loader._pin_memory else item

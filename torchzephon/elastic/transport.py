@@ -182,17 +182,15 @@ class Receiver:
 
     Args:
         received: see :class:`Sender`.
-        pin_memory: put the tensors into page-locked memory.
     """
 
-    def __init__(self, received: torch.Tensor, *, pin_memory: bool = False) -> None:
+    def __init__(self, received: torch.Tensor) -> None:
         self._received = received
-        self._pin_memory = pin_memory
         self._memory: dict[int, NDArray[np.uint8]] = {}
 
     def unpack(self, packed: Packed) -> list[Any]:
         """The batches as they were, in memory of this process."""
-        batches = [_detach(batch, self._pin_memory) for batch in packed.plain]
+        batches = [_detach(batch) for batch in packed.plain]
         if packed.slot is not None:
             if packed.memory is not None:
                 self._memory[packed.slot] = packed.memory.numpy()
@@ -204,11 +202,7 @@ class Receiver:
     def _copy(self, stack: Stack, memory: NDArray[np.uint8], batches: Sequence[dict[str, Any]]) -> None:
         for sent, batch in zip(stack.view(memory), batches, strict=True):
             # numpy's, since torch would use a thread a core, which take them from the workers, spinning in between
-            if self._pin_memory:
-                tensors = torch.empty(sent.shape, dtype=stack.dtype, pin_memory=True)
-                np.copyto(_array(tensors), sent)
-            else:
-                tensors = torch.from_numpy(sent.astype(_numpy_dtype(stack.dtype))).view(stack.dtype)
+            tensors = torch.from_numpy(sent.astype(_numpy_dtype(stack.dtype))).view(stack.dtype)
             batch.update(zip(stack.names, tensors.unbind(0), strict=True))
 
 
@@ -267,12 +261,10 @@ def _fits(tensor: torch.Tensor) -> bool:
     return bool(least >= _INT32.min) and bool(most <= _INT32.max)
 
 
-def _detach(value: Any, pin_memory: bool) -> Any:
+def _detach(value: Any) -> Any:
     """A copy outside of the memory shared with a worker, which is scarce (file descriptors, /dev/shm)."""
     if type(value) is dict:
-        return {name: _detach(part, pin_memory) for name, part in value.items()}
+        return {name: _detach(part) for name, part in value.items()}
     if type(value) in (list, tuple):
-        return type(value)(_detach(part, pin_memory) for part in value)
-    if _is_plain(value):
-        return value.pin_memory() if pin_memory else value.clone()
-    return value
+        return type(value)(_detach(part) for part in value)
+    return value.clone() if _is_plain(value) else value

@@ -102,14 +102,12 @@ class WorkerSupply:
     Args:
         pump: makes the batches in each worker, inline.
         num_workers: processes, at most one a lane.
-        pin_memory: put batches into page-locked memory.
         options: further arguments of ``StatefulDataLoader``.
     """
 
-    def __init__(self, pump: Pump, num_workers: int, *, pin_memory: bool, options: Mapping[str, Any]) -> None:
+    def __init__(self, pump: Pump, num_workers: int, options: Mapping[str, Any]) -> None:
         self._pump = pump
         self._num_workers = num_workers
-        self._pin_memory = pin_memory
         self._options = {"prefetch_factor": _PREFETCH, **options}
         self._loader: StatefulDataLoader[Share] | None = None
         self._iterator: Any = None  # of the loader; it has the processes
@@ -127,7 +125,7 @@ class WorkerSupply:
             self.shut_down()
             dataset = WorkerLanes(self._pump, states, self._num_workers)
             self._loader = StatefulDataLoader(dataset, batch_size=None, num_workers=self._num_workers, **self._options)
-            self._receivers = [Receiver(received, pin_memory=self._pin_memory) for received in dataset.received]
+            self._receivers = [Receiver(received) for received in dataset.received]
         self._queues: dict[int, deque[Item]] = {lane: deque() for lane in states}
         self._made = {lane: state.given for lane, state in states.items()}
         self._begun = dict(self._made)

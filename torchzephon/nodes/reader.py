@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,14 +14,17 @@ from torchdata.nodes import BaseNode
 from torchzephon.curriculum.work import InShard, Work
 from torchzephon.data.block import Block, Column
 from torchzephon.data.join import join_columns, own_columns
-from torchzephon.data.pool import pool_of_process
+from torchzephon.data.pool import Pool, pool_of_process
 from torchzephon.data.sizes import parse_bytes
+from torchzephon.data.storage.store import Store
 from torchzephon.errors import DataError, StateError
 from torchzephon.nodes.decode_ahead import decode_ahead
 from torchzephon.nodes.graph import Estimate, check_state, walk
 from torchzephon.nodes.skips import Skips
 from torchzephon.nodes.work_source import WorkSource
 from torchzephon.nodes.working_set import WorkingSet, working_set_of
+
+T = TypeVar("T")
 
 
 class Reader(BaseNode[Block]):
@@ -173,32 +176,35 @@ class Reader(BaseNode[Block]):
         return self._assemble(work, [self._read(group) for group in work.by_shard()]), count
 
     def _row_bytes(self, group: InShard) -> NDArray[np.int64]:
-        dataset, store = self._leaf.datasets[group.dataset], self._stores[group.dataset]
         sizes = np.zeros(len(group.rows), np.int64)
-        kept = np.arange(len(group.rows))
-        while len(kept):
-            try:
-                sizes[kept] = dataset.row_bytes(group.shard, group.rows[kept], store, self._pool)
-                break
-            except DataError as error:
-                if self.on_error == "raise" or error.row is None:
-                    raise
-                kept = np.delete(kept, error.row)
+        found, rows, _ = self._of_good_rows(group, self._leaf.datasets[group.dataset].row_bytes)
+        if found is not None:
+            sizes[rows] = found
         return sizes
 
     def _read(self, group: InShard) -> _Read:
-        dataset, store = self._leaf.datasets[group.dataset], self._stores[group.dataset]
-        kept = np.arange(len(group.rows))
+        columns, rows, errors = self._of_good_rows(group, self._leaf.datasets[group.dataset].read)
+        return _Read(columns or {}, group.at[rows], errors)
+
+    def _of_good_rows(
+        self, group: InShard, read: Callable[[int, NDArray[np.int64], Store, Pool], T]
+    ) -> tuple[T | None, NDArray[np.intp], list[str]]:
+        """Reads what can be read of a group, or raises, as ``on_error`` says.
+
+        Returns:
+            What ``read`` gave, None where nothing could be read; for which rows of the group; what the others lack.
+        """
+        rows = np.arange(len(group.rows))
         errors: list[str] = []
-        while len(kept):
+        while len(rows):
             try:
-                return _Read(dataset.read(group.shard, group.rows[kept], store, self._pool), group.at[kept], errors)
+                return read(group.shard, group.rows[rows], self._stores[group.dataset], self._pool), rows, errors
             except DataError as error:
                 if self.on_error == "raise" or error.row is None:
                     raise
                 errors.append(str(error))
-                kept = np.delete(kept, error.row)
-        return _Read({}, group.at[kept], errors)
+                rows = np.delete(rows, error.row)
+        return None, rows, errors
 
     def _assemble(self, work: Work, reads: list[_Read]) -> Block:
         """Puts what was read from several shards into the order of the pointers."""
