@@ -154,7 +154,7 @@ class Lists(Spans):
         begins, ends = self._begins[rows], self._ends[rows]
         if self._valid is None or self._valid[rows].all():
             if len(buffers) == 1 and (begins[1:] == ends[:-1]).all():
-                return Ragged(buffers[0], np.append(begins, ends[-1]))
+                return Ragged(buffers[0][begins[0] : ends[-1]], np.append(begins, ends[-1]) - begins[0])
             return Ragged.from_spans(buffers, which, begins, ends)
         spans = zip(which.tolist(), begins.tolist(), ends.tolist(), self._valid[rows].tolist(), strict=True)
         return [buffers[index][begin:end].copy() if valid else None for index, begin, end, valid in spans]
