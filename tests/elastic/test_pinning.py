@@ -56,3 +56,22 @@ def test_without_cuda_it_says_so(monkeypatch, caplog, num_workers):
     with loader(num_workers, pin_memory=True) as node:
         assert "pin_memory=True has no effect: there is no CUDA device" in caplog.text
         assert not next(iter(node))["input_ids"].is_pinned()
+
+
+@pytest.mark.parametrize("micro_batch_size", [None, 1])
+def test_what_was_interrupted_while_it_was_pinned_comes_again(pins, monkeypatch, micro_batch_size):
+    with loader(0, micro_batch_size) as expected:
+        items = [plain(item) for item in itertools.islice(expected, 3)]
+    with loader(0, micro_batch_size, pin_memory=True) as pinning:
+        iterator = iter(pinning)
+        got = [plain(next(iterator))]
+        with monkeypatch.context() as patch:
+            patch.setattr(torch.Tensor, "pin_memory", raise_interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                next(iterator)
+        got += [plain(next(iterator)) for _ in range(2)]
+    assert got == items
+
+
+def raise_interrupt(*_):
+    raise KeyboardInterrupt

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import threading
 from collections.abc import Callable
@@ -145,8 +146,9 @@ class _Thread:
         if self._pid != os.getpid():  # forked: the thread is not here, and its locks may be held
             return
         thread = self._thread
-        while not self._tasks.empty():
-            self._tasks.get()
+        with contextlib.suppress(Empty):
+            while True:
+                self._tasks.get_nowait()
         self._tasks.put(None)
         if thread is not None:
             thread.join()

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 import orjson
+from torch.utils.data._utils.pin_memory import pin_memory as pinned  # what torch's own DataLoader does
 from torchdata.nodes import BaseNode
 
 from torchzephon.curriculum.checks import check_choice, check_int
@@ -107,6 +108,9 @@ class Lanes(BaseNode[Any]):
         self.num_threads = 1 if num_threads is None else num_threads
         self.prefetch = prefetch
         self.same_order = cycles == "same"
+        self.pin_memory = (
+            False  # an option of the loader, but a batch that cannot be pinned must not count as delivered
+        )
         self.assignment = assign_lanes(num_lanes, dp)
         leaf = find_leaf(self.template)
         leaf.bind_lane(self.owned[0], num_lanes)  # descriptions and estimates depend on the number of lanes
@@ -391,6 +395,8 @@ class Lanes(BaseNode[Any]):
                     self.schedule.gave(lane)
                     values.append(value)
             values = arrange(values)
+            if self.pin_memory:
+                values = pinned(values)
         except StopIteration:
             raise
         except BaseException as error:

@@ -8,7 +8,6 @@ from types import TracebackType
 from typing import Any, Generic, TypeVar
 
 import torch
-from torch.utils.data._utils.pin_memory import pin_memory as pinned  # what torch's own DataLoader does
 from torchdata.nodes import BaseNode
 
 from torchzephon.curriculum.checks import check_int
@@ -83,8 +82,8 @@ class ElasticDataLoader(Generic[T]):
         self.node: BaseNode[T] = lanes_or_rounds
         self.lanes = lanes_or_rounds.source if isinstance(lanes_or_rounds, Rounds) else lanes_or_rounds
         self.num_workers = num_workers
-        self._pin_memory = pin_memory and torch.cuda.is_available()
-        if pin_memory and not self._pin_memory:
+        self.lanes.pin_memory = pin_memory and torch.cuda.is_available()
+        if pin_memory and not self.lanes.pin_memory:
             logger.warning("pin_memory=True has no effect: there is no CUDA device")
         self._supply: WorkerSupply | None = None
         if options.get("prefetch_factor") is None:
@@ -155,4 +154,4 @@ class _Iteration(Iterator[T]):
         if self._number != self._loader._iteration:
             raise RuntimeError("the loader was iterated anew or loaded a state since: this iterator is over")
         item: T = next(self._loader.node)
-        return pinned(item) if self._loader._pin_memory else item
+        return item

@@ -64,7 +64,7 @@ class Rounds(BaseNode[list[Any]]):
         size = self.micro_batch_size
         if size is None:
             return batches
-        has_bounds = all(isinstance(batch, dict) and {"positions", "cu_seqlens"} <= batch.keys() for batch in batches)
+        has_bounds = all(isinstance(batch, dict) and {"positions", *BOUNDS} <= batch.keys() for batch in batches)
         parts = [_without_bounds(batch) for batch in batches] if has_bounds else batches
         rows = [_count_rows(part) for part in parts]
         if all(count == size for count in rows):
