@@ -15,12 +15,13 @@ from torchzephon.data.background import Task
 
 
 def test_a_task_is_done_by_the_thread_of_its_name_and_in_turn():
-    done, other = [], threading.Event()
-    for i in range(20):
-        Task(lambda i=i: done.append((i, threading.current_thread().name)), "test-turn")
-    Task(lambda: done.append((20, threading.current_thread().name)) or other.set(), "test-turn")
-    assert other.wait(10)
-    assert done == [(i, "torchzephon-test-turn") for i in range(21)]
+    for thread in ("test-turn", "test-other"):
+        done, ended = [], threading.Event()
+        for i in range(20):
+            Task(lambda i=i, done=done: done.append((i, threading.current_thread().name)), thread)
+        Task(ended.set, thread)
+        assert ended.wait(10)
+        assert done == [(i, f"torchzephon-{thread}") for i in range(20)]
 
 
 def busy(thread):

@@ -32,17 +32,16 @@ class Task(Generic[T]):
 
     def __init__(self, function: Callable[[], T], thread: str) -> None:
         self._function: Callable[[], T] | None = function  # None once it is done
-        self._pid = os.getpid()
         self._outcome: _Outcome[T] | None = None
         self._begun = self._taken = False  # by the thread, by who waits
         self._done = threading.Lock()  # held until the thread has done it
         self._done.acquire()
-        self._thread = _thread(self._pid, thread)
+        self._thread = _thread(os.getpid(), thread)
         self._thread.add(self)
 
     def result(self) -> T:
         """What the function gave; or raises what it raised."""
-        if self._outcome is None and self._begun and self._pid == os.getpid():
+        if self._outcome is None and self._begun and self._thread.is_here:
             self._thread.help(self._done)
             with self._done:
                 pass
@@ -108,6 +107,11 @@ class _Thread:
         self._thread: threading.Thread | None = None
         atexit.register(self._stop)
 
+    @property
+    def is_here(self) -> bool:
+        """Whether this is its process, not a fork of it: there the thread is not, and its locks may be held."""
+        return self._pid == os.getpid()
+
     def add(self, task: Task[Any]) -> None:
         self._tasks.put(task)
         with self._starting:
@@ -143,7 +147,7 @@ class _Thread:
             del task  # what it holds is not to be held until the next one comes
 
     def _stop(self) -> None:
-        if self._pid != os.getpid():  # forked: the thread is not here, and its locks may be held
+        if not self.is_here:
             return
         thread = self._thread
         with contextlib.suppress(Empty):

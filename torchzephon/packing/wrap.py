@@ -42,7 +42,6 @@ class Wrap:
         self._parts: deque[Documents] = deque()
         self._matrices: Sequence[NDArray[Any]] = ()  # the columns of whole sequences of the first part
         self._row = self._rows = 0  # the next of them, and how many there are
-        self._ends: list[int] | None = None  # of the first part's documents: a state is wanted after every batch
         self._at: int = 0 if state is None else state[self.TOKEN_KEY]  # tokens of the first part that are used
         self._left = -self._at  # tokens
         self._released = 0  # documents of the parts that are gone
@@ -96,10 +95,9 @@ class Wrap:
         """Whole documents used, and tokens used of the next: see :meth:`Packing.cursor`."""
         if not self._parts:
             return 0, {self.TOKEN_KEY: self._at}
-        if self._ends is None:
-            self._ends = self._parts[0].offsets[1:].tolist()
-        done = bisect_right(self._ends, self._at)
-        return self._released + done, {self.TOKEN_KEY: self._at - (self._ends[done - 1] if done else 0)}
+        bounds = self._parts[0].bounds
+        done = bisect_right(bounds, self._at, lo=1) - 1
+        return self._released + done, {self.TOKEN_KEY: self._at - bounds[done]}
 
     def _cut_rows(self) -> None:
         """Cuts what is left of the first part into sequences."""
@@ -124,5 +122,4 @@ class Wrap:
 
     def _drop_first(self) -> None:
         self._released += len(self._parts.popleft())
-        self._ends = None
         self._at = 0
