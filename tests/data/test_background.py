@@ -11,7 +11,7 @@ import weakref
 import pytest
 
 from torchzephon.data import background
-from torchzephon.data.background import Task
+from torchzephon.data.background import Task, help_out
 
 
 def test_a_task_is_done_by_the_thread_of_its_name_and_in_turn():
@@ -55,6 +55,27 @@ def test_who_waits_does_other_tasks_meanwhile():
     with pytest.raises(ZeroDivisionError):
         fails.result()
     assert last.result()[0] == 3
+
+
+def test_who_helps_does_one_task_after_another_however_many_wait_for_the_same():
+    lock = threading.Lock()
+    lock.acquire()
+    end, at_work = busy("test-turns")
+    now, deepest, calls = 0, 0, 4000  # within each other they would be too many for the stack
+
+    def wait():
+        nonlocal now, deepest, calls
+        now, calls = now + 1, calls - 1
+        deepest = max(deepest, now)
+        help_out("test-turns", lock)
+        now -= 1
+
+    for _ in range(calls):
+        Task(wait, "test-turns")
+    help_out("test-turns", lock)
+    assert (calls, deepest) == (0, 1)
+    end.set()
+    at_work.result()
 
 
 @pytest.mark.parametrize("helping", [False, True])
@@ -155,7 +176,7 @@ def test_a_forked_process_does_what_its_parents_thread_would_have():
 def test_a_process_ends_after_the_task_at_hand_and_leaves_the_others(ending):
     script = (
         "import time, sys\n"
-        "from torchzephon.data.background import Task\n"
+        "from torchzephon.data.background import Task, help_out\n"
         "tasks = [Task(lambda i=i: (time.sleep(0.3), print(i, flush=True)), 'test') for i in range(100)]\n"
         f"time.sleep(0.1)\n{ending}\n"
     )

@@ -80,6 +80,11 @@ class Task(Generic[T]):
             return _Outcome, (None, error)
 
 
+def help_out(thread: str, lock: threading.Lock) -> None:
+    """For who waits for a lock that a task, or another's help, may hold: does tasks that nobody has begun meanwhile."""
+    _thread(os.getpid(), thread).help(lock)
+
+
 class _Outcome(Generic[T]):
     """What became of a task; also a task that was copied."""
 
@@ -105,6 +110,7 @@ class _Thread:
         self._tasks: SimpleQueue[Task[Any] | None] = SimpleQueue()
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
+        self._helping = threading.local()
         atexit.register(self._stop)
 
     @property
@@ -121,15 +127,20 @@ class _Thread:
 
     def help(self, done: threading.Lock) -> None:
         """For who waits for a task that has begun: does others, until it is done."""
-        while done.locked():
-            try:
+        if getattr(self._helping, "now", False):  # one at a time: else they would lie in each other without bound
+            return
+        try:
+            self._helping.now = True
+            while done.locked():
                 task = self._tasks.get_nowait()
-            except Empty:
-                return
-            if task is None:  # the process ends
-                self._tasks.put(None)
-                return
-            task.take()
+                if task is None:  # the process ends
+                    self._tasks.put(None)
+                    return
+                task.take()
+        except Empty:
+            return
+        finally:
+            self._helping.now = False
 
     def _run(self) -> None:
         while True:

@@ -9,6 +9,7 @@ from functools import partial
 from torchzephon.curriculum.work import InShard
 from torchzephon.data.background import Task
 from torchzephon.data.dataset import Dataset
+from torchzephon.data.formats.unit import DECODER
 from torchzephon.data.pool import Pool
 from torchzephon.data.storage.store import Store
 from torchzephon.nodes.work_source import WorkSource
@@ -20,7 +21,7 @@ def decode_ahead(source: WorkSource, stores: Sequence[Store], pool: Pool) -> Non
         for pointers in source.upcoming().by_shard():
             dataset, store = source.datasets[pointers.dataset], stores[pointers.dataset]
             if not dataset.is_decoded(pointers.shard, pointers.rows, store, pool):
-                Task(partial(_decode, dataset, pointers, store, pool), "decoder")
+                Task(partial(_decode, dataset, pointers, store, pool), DECODER)
 
 
 def _decode(dataset: Dataset, pointers: InShard, store: Store, pool: Pool) -> None:

@@ -94,7 +94,7 @@ class Reader(BaseNode[Block]):
         """Goes to the beginning, or to where the state was taken."""
         super().reset(initial_state)
         self._skips.reset(initial_state)
-        self._working_set.join(self._leaf.lane or 0)
+        self._working_set.join(self._leaf.lane or 0, self)
         if initial_state is None:
             self._begin(used=0)
             self.source.reset(None)
@@ -113,7 +113,7 @@ class Reader(BaseNode[Block]):
 
     def next(self) -> Block:
         """The next samples, at least one."""
-        self._working_set.check(self._leaf, self._stores, self._pool)
+        self._working_set.begin(self._leaf, self._stores, self._pool)
         while True:
             work = self._work or self._pull()
             block, used = self._read_block(work[self._at :])
@@ -122,6 +122,10 @@ class Reader(BaseNode[Block]):
                 self._work = None
             if len(block):
                 return block
+
+    def decode_ahead(self) -> None:
+        """Has what is read next decoded in the background: see :class:`~torchzephon.nodes.working_set.DecodesAhead`."""
+        decode_ahead(self._leaf, self._stores, self._pool)
 
     def describe(self) -> Mapping[str, Any]:
         """Nothing: no argument changes the data. ``on_error`` decides whether a bad sample is passed over or fatal."""
@@ -150,7 +154,7 @@ class Reader(BaseNode[Block]):
                 self._anchor, self._work, self._sizes = anchor, work, None
                 self._at, self._ahead = self._ahead, 0
                 if self._working_set.decodes_ahead:
-                    decode_ahead(self._leaf, self._stores, self._pool)
+                    self.decode_ahead()
                 return work
             self._ahead -= len(work)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from typing import Protocol
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -19,6 +20,14 @@ logger = logging.getLogger(__name__)
 _MOST_LANES = 256
 
 
+class DecodesAhead(Protocol):
+    """Reads a lane's samples."""
+
+    def decode_ahead(self) -> None:
+        """Has what is read next decoded in the background."""
+        ...
+
+
 class WorkingSet:
     """The lanes that read through one pool, and whether it is large enough for them.
 
@@ -32,14 +41,28 @@ class WorkingSet:
     def __init__(self, memory_bytes: int) -> None:
         self._memory_bytes = memory_bytes
         self._lanes: set[int] = set()
+        self._beginning: WeakKeyDictionary[DecodesAhead, None] = WeakKeyDictionary()  # in the order of the lanes
         self._checked = False
         self.decodes_ahead = False
 
-    def join(self, lane: int) -> None:
-        """Says that this process reads a lane."""
+    def join(self, lane: int, reader: DecodesAhead) -> None:
+        """Says that a lane of this process is about to begin, at the beginning or where a state was taken."""
         self._lanes.add(lane)
+        self._beginning[reader] = None
 
-    def check(self, source: WorkSource, stores: Sequence[Store], pool: Pool) -> None:
+    def begin(self, source: WorkSource, stores: Sequence[Store], pool: Pool) -> None:
+        """To be called before anything is read: has what all lanes that are about to begin read first decoded.
+
+        Else each would wait for its own when its turn comes, with one core busy.
+        """
+        if not self._beginning:
+            return
+        beginning, self._beginning = self._beginning, WeakKeyDictionary()
+        self._check(source, stores, pool)
+        for reader in beginning if self.decodes_ahead else ():
+            reader.decode_ahead()
+
+    def _check(self, source: WorkSource, stores: Sequence[Store], pool: Pool) -> None:
         """Warns, once, when the shards that the lanes begin in do not fit into memory decoded.
 
         Lanes stay close to each other, so where they begin is what they hold later too, but for its edges.

@@ -2,6 +2,8 @@
 
 import itertools
 import sys
+import threading
+import time
 
 import numpy as np
 import pyarrow as pa
@@ -9,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torchzephon.data.formats.unit import BrokenError, Unit
+from torchzephon.data.background import Task
+from torchzephon.data.formats.unit import DECODER, BrokenError, Unit
 
 
 class Source:
@@ -162,6 +165,28 @@ def test_an_interrupt_at_any_line_leaves_it_whole():
         unit.reach(np.array([9]), source, no_room)
         assert values(unit, range(10)) == list(range(10))
     assert line > 20
+
+
+def test_who_waits_for_a_unit_decodes_others_meanwhile():
+    begun, helped = threading.Event(), []
+    unit = Unit(3)
+
+    class Slow(Source):
+        def __call__(self, piece):
+            begun.set()
+            while not helped:  # until the other has come, and helped
+                time.sleep(0.001)
+            return super().__call__(piece)
+
+    source = Slow([3])
+    Task(lambda: unit.reach(np.array([2]), source, no_room), DECODER)
+    assert begun.wait(10)
+    task = Task(lambda: helped.append(threading.current_thread()), DECODER)
+    assert not unit.reach(np.array([0]), source, no_room)
+    assert helped == [threading.main_thread()]
+    assert task.result() is None
+    assert values(unit, [0, 1, 2]) == [0, 1, 2]
+    assert source.opened == 1
 
 
 @pytest.mark.parametrize("sizes", [[3, 3], [3, 3, 5], []])

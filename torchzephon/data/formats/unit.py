@@ -9,11 +9,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from torchzephon.data.background import help_out
 from torchzephon.data.block import Column
 from torchzephon.data.formats.columns import Decoded, UnreadableError, Where, decoded_column
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+DECODER = "decoder"
+"""The background thread that units are decoded in ahead of time."""
 
 
 class BrokenError(ValueError):
@@ -111,6 +116,7 @@ class Unit:
         last = int(rows.max())
         if last < self._bounds[-1] or self.broken is not None:
             return False
+        help_out(DECODER, self._decoding)
         with self._decoding:
             count = len(self._bounds)
             while self.broken is None and (last >= self._bounds[-1] or (self._coming and self._coming.at_once)):
