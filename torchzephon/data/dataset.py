@@ -8,7 +8,7 @@ import hashlib
 import os
 import shlex
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -155,10 +155,10 @@ class Dataset:
         with self._naming_itself():
             return self.format.row_bytes(self.shards[shard], rows, self.columns, store, pool)
 
-    def is_decoded(self, shard: int, rows: NDArray[np.int64], store: Store, pool: Pool) -> bool:
-        """Whether :meth:`read` would find all that it needs in the pool, or need nothing from there."""
+    def to_decode(self, shard: int, rows: NDArray[np.int64], store: Store, pool: Pool) -> Sequence[Callable[[], None]]:
+        """What :meth:`read` would decode, see :meth:`torchzephon.data.formats.base.DecodesParts.to_decode`."""
         decoder = self._decoder
-        return decoder is None or decoder.is_decoded(self.shards[shard], rows, self.columns, store, pool)
+        return () if decoder is None else decoder.to_decode(self.shards[shard], rows, self.columns, store, pool)
 
     @functools.cached_property
     def _decoder(self) -> DecodesParts | None:

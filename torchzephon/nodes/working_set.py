@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+from collections import deque
 from collections.abc import Sequence
 from typing import Protocol
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 import numpy as np
 
@@ -18,6 +20,7 @@ from torchzephon.nodes.work_source import WorkSource
 logger = logging.getLogger(__name__)
 
 _MOST_LANES = 256
+_BEGINNING = 4  # lanes; thousands of them must not keep the first batch waiting
 
 
 class DecodesAhead(Protocol):
@@ -41,26 +44,28 @@ class WorkingSet:
     def __init__(self, memory_bytes: int) -> None:
         self._memory_bytes = memory_bytes
         self._lanes: set[int] = set()
-        self._beginning: WeakKeyDictionary[DecodesAhead, None] = WeakKeyDictionary()  # in the order of the lanes
+        self._beginning: deque[ref[DecodesAhead]] = deque()
         self._checked = False
         self.decodes_ahead = False
 
     def join(self, lane: int, reader: DecodesAhead) -> None:
         """Says that a lane of this process is about to begin, at the beginning or where a state was taken."""
         self._lanes.add(lane)
-        self._beginning[reader] = None
+        self._beginning.append(ref(reader))
 
     def begin(self, source: WorkSource, stores: Sequence[Store], pool: Pool) -> None:
-        """To be called before anything is read: has what all lanes that are about to begin read first decoded.
+        """To be called whenever something is read: has decoded what the next lanes to begin read first.
 
         Else each would wait for its own when its turn comes, with one core busy.
         """
         if not self._beginning:
             return
-        beginning, self._beginning = self._beginning, WeakKeyDictionary()
         self._check(source, stores, pool)
-        for reader in beginning if self.decodes_ahead else ():
-            reader.decode_ahead()
+        with contextlib.suppress(IndexError):  # no more; several threads may be here
+            for _ in range(_BEGINNING):
+                reader = self._beginning.popleft()()
+                if self.decodes_ahead and reader is not None:
+                    reader.decode_ahead()
 
     def _check(self, source: WorkSource, stores: Sequence[Store], pool: Pool) -> None:
         """Warns, once, when the shards that the lanes begin in do not fit into memory decoded.

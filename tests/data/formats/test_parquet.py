@@ -231,7 +231,7 @@ def test_a_unit_is_decoded_once(tmp_path, small_units):
     with mock.patch.object(parquet_file, "compact", wraps=parquet_file.compact) as pieces:
         ParquetFormat().row_bytes(shard, every, None, Store(), pool)
         for row in every:
-            assert ParquetFormat().is_decoded(shard, np.array([row]), None, Store(), pool)
+            assert is_held(shard, [row], pool)
             read(shard, [row], None, pool)
     assert sum(call.args[0].num_rows for call in pieces.call_args_list) == shard.num_samples
 
@@ -243,10 +243,10 @@ def test_a_unit_is_let_go_when_all_its_rows_were_read(tmp_path, small_units, mon
     every = np.arange(shard.num_samples)
     read(shard, every[:-1], None, pool)
     held = pool.stats.bytes
-    assert not ParquetFormat().is_decoded(shard, every, None, Store(), pool)
-    assert ParquetFormat().is_decoded(shard, every[-2:], None, Store(), pool)
+    assert not is_held(shard, every, pool)
+    assert is_held(shard, every[-2:], pool)
     read(shard, every[-1:], None, pool)
-    assert not ParquetFormat().is_decoded(shard, every[-2:], None, Store(), pool)
+    assert not is_held(shard, every[-2:], pool)
     assert 0 < pool.stats.bytes < held  # the footer stays
     assert plain(read(shard, every, None, pool)["i"]) == every.tolist()  # the next epoch
 
@@ -273,8 +273,8 @@ def link(fd):
         return ""
 
 
-def is_held(shard, row, pool):
-    return ParquetFormat().is_decoded(shard, np.array([row]), None, Store(), pool)
+def is_held(shard, rows, pool):
+    return not ParquetFormat().to_decode(shard, np.asarray(rows), None, Store(), pool)
 
 
 def firsts(shard, rows, pool, store=None):
@@ -286,13 +286,28 @@ def test_who_reads_in_order_holds_a_piece_or_two(tmp_path, monkeypatch):
     pool = Pool(10**9)
     monkeypatch.setattr(parquet_file.Decoding, "nbytes", 0)
     for row in range(0, 95, 5):
-        assert not is_held(shard, row, pool) or row % 10
+        assert not is_held(shard, [row], pool) or row % 10
         assert firsts(shard, range(row, row + 5), pool) == list(range(row, row + 5))
-        assert [is_held(shard, other, pool) for other in (5, 15, 95)] == [row == 0, row == 10, row == 90]
+        assert [is_held(shard, [other], pool) for other in (5, 15, 95)] == [row == 0, row == 10, row == 90]
         assert pool.stats.bytes < 25_000
         assert len(open_files(tmp_path)) == (row < 90)  # until the last piece is decoded
     assert firsts(shard, range(95, 100), pool) == list(range(95, 100))
     assert firsts(shard, [3, 99], pool) == [3, 99]  # again
+
+
+@pytest.mark.parametrize("gone", ["read", "evicted"])
+def test_what_was_to_be_decoded_and_is_not_needed_any_more_is_not(tmp_path, monkeypatch, gone):
+    shard = pieces_of(tmp_path, monkeypatch)
+    pool = Pool(10**9)
+    (decode,) = ParquetFormat().to_decode(shard, np.arange(100), None, Store(), pool)
+    with mock.patch.object(parquet_file, "compact", wraps=parquet_file.compact) as pieces:
+        if gone == "read":
+            assert firsts(shard, range(100), pool) == list(range(100))
+        else:
+            pool.make_room(10**9)
+        decoded = len(pieces.call_args_list)
+        decode()
+        assert len(pieces.call_args_list) == decoded == (10 if gone == "read" else 0)
 
 
 @pytest.mark.parametrize(("columns", "pieces"), [({"n": "i"}, 1), ({"t": "t"}, 10), (None, 11)])
@@ -311,10 +326,10 @@ def test_rows_that_were_let_go_of_are_decoded_again(tmp_path, monkeypatch):
     shard = pieces_of(tmp_path, monkeypatch)
     pool = Pool(10**9)
     assert firsts(shard, range(35), pool) == list(range(35))
-    assert not is_held(shard, 0, pool)
-    assert is_held(shard, 35, pool)
+    assert not is_held(shard, [0], pool)
+    assert is_held(shard, [35], pool)
     assert firsts(shard, [0, 36], pool) == [0, 36]
-    assert is_held(shard, 0, pool)
+    assert is_held(shard, [0], pool)
 
 
 def decoded_rows(monkeypatch):
@@ -377,7 +392,7 @@ def test_files_stay_open_only_as_long_as_not_too_many_are(tmp_path, monkeypatch)
         shards.append(pieces_of(tmp_path / name, monkeypatch))
         assert firsts(shards[-1], [1, 0], pool) == [1, 0]
         assert len(open_files(tmp_path)) == min(2, len(shards))
-    assert [is_held(shard, 99, pool) for shard in shards] == [False, False, True, True]
+    assert [is_held(shard, [99], pool) for shard in shards] == [False, False, True, True]
     assert firsts(shards[0], range(100), pool) == list(range(100))
     assert len(open_files(tmp_path)) == 1  # there is room for another
     assert firsts(shards[2], range(100), pool) == list(range(100))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -97,8 +97,11 @@ class DecodesParts(Protocol):
         """About how many bytes the columns of all rows of a shard take in the pool."""
         ...
 
-    def is_decoded(
+    def to_decode(
         self, shard: Shard, rows: NDArray[np.int64], columns: Mapping[str, str] | None, store: Store, pool: Pool
-    ) -> bool:
-        """Whether the pool has all that :meth:`Format.read` needs for the rows. Decodes nothing."""
+    ) -> Sequence[Callable[[], None]]:
+        """What :meth:`Format.read` of the rows would decode into the pool: functions that do it, in any thread.
+
+        They do nothing where it was done meanwhile, or is not needed any more.
+        """
         ...

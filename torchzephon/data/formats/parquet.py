@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -85,15 +86,12 @@ class ParquetFormat:
         first, last = shard.part
         return self._footer(shard.file, store, pool).unit_bytes(first, last, columns)
 
-    def is_decoded(
+    def to_decode(
         self, shard: Shard, rows: NDArray[np.int64], columns: Mapping[str, str] | None, store: Store, pool: Pool
-    ) -> bool:
-        """Whether the rows are in the pool, decoded."""
-        for share in self._shares(shard, rows, columns, store, pool):
-            unit = pool.peek(share.key)
-            if not isinstance(unit, Unit) or not unit.has(share.rows):
-                return False
-        return True
+    ) -> Sequence[Callable[[], None]]:
+        """See :meth:`torchzephon.data.formats.base.DecodesParts.to_decode`."""
+        shares = [(share, self._held(share, pool)) for share in self._shares(shard, rows, columns, store, pool)]
+        return [partial(self._reach_held, share, unit, pool) for share, unit in shares if not unit.has(share.rows)]
 
     def _pick(self, shard: Shard, rows: NDArray[np.int64], share: _Share, pool: Pool) -> tuple[Unit, dict[str, Column]]:
         while True:
@@ -109,23 +107,37 @@ class ParquetFormat:
             share.row_groups.footer.read_again.add(share.row_groups.first)
             pool.discard(share.key, unit)
 
-    @staticmethod
-    def _unit(share: _Share, pool: Pool) -> Unit:
+    def _unit(self, share: _Share, pool: Pool) -> Unit:
         """The unit that holds the rows, decoded as far as them. Raises DataError where they cannot be decoded."""
+        unit = self._held(share, pool)
+        self._reach(share, unit, pool)
+        broken = unit.first_broken(share.rows)
+        if broken is not None:
+            groups = share.row_groups
+            reason = f"row groups {groups.first} to {groups.last - 1} cannot be decoded: {unit.broken}"
+            raise DataError(f"{groups.file.path}: {reason}", row=int(share.at[broken]))
+        return unit
+
+    @staticmethod
+    def _held(share: _Share, pool: Pool) -> Unit:
+        """The unit that holds the rows, decoded or not."""
         groups = share.row_groups
 
         def load() -> tuple[Unit, int]:
             unit = Unit(groups.num_rows, whole=groups.first in groups.footer.read_again)
             return unit, unit.nbytes
 
-        unit = pool.get(share.key, load)
+        return pool.get(share.key, load)
+
+    @staticmethod
+    def _reach(share: _Share, unit: Unit, pool: Pool) -> None:
+        groups = share.row_groups
         if unit.reach(share.rows, groups.decode, lambda: pool.make_room(groups.piece_bytes, but=share.key)):
             pool.resize(share.key, unit, unit.nbytes)
-        broken = unit.first_broken(share.rows)
-        if broken is not None:
-            reason = f"row groups {groups.first} to {groups.last - 1} cannot be decoded: {unit.broken}"
-            raise DataError(f"{groups.file.path}: {reason}", row=int(share.at[broken]))
-        return unit
+
+    def _reach_held(self, share: _Share, unit: Unit, pool: Pool) -> None:
+        if pool.peek(share.key) is unit:  # else it was read meanwhile, or there was no room for it
+            self._reach(share, unit, pool)
 
     def _shares(
         self, shard: Shard, rows: NDArray[np.int64], columns: Mapping[str, str] | None, store: Store, pool: Pool
