@@ -64,8 +64,8 @@ class Lanes(BaseNode[Any]):
             one (``"same"``, for evaluation).
         num_threads: threads of this process that run ahead while the consumer is away, computing; a batch that is
             needed at once is made by the consumer itself. 0: none runs ahead. None: one.
-        prefetch: rounds that threads run ahead (at most 128 batches). With finite data on several ranks, also how
-            many rounds the ranks agree on at once.
+        prefetch: rounds that threads run ahead (at most 128 batches). With finite data on several ranks, these agree
+            on twice as many at once.
 
     Raises:
         ValueError: for arguments that cannot work together, or a graph with two leaves, naming the way out.
@@ -164,7 +164,7 @@ class Lanes(BaseNode[Any]):
             is_finite=find_leaf(self.template).is_finite,
             agreement=self._agreement,
             # A round of many lanes is far enough ahead by itself, and holding several would take memory.
-            stretch=self.prefetch if self.assignment.most_owned <= 16 else 1,
+            stretch=2 * self.prefetch if self.assignment.most_owned <= 16 else 1,
         )
         self._turn = threading.RLock()  # of consumers, should there be several threads of them
         self._running = False
