@@ -89,7 +89,6 @@ class WorkSource(BaseNode[Work]):
         self._undelivered = 0
         self._warn_at = _FIRST_WARNING
         self._next_size = _FIRST_SIZE  # of the next Work
-        self._upcoming: tuple[tuple[int, ...], Work] | None = None  # the arguments of pointers, and what it gave
 
     def pointers(self, lane: int, num_lanes: int, cycle: int, start: int, stop: int) -> Work:
         """The samples ``[start, stop)`` of a lane in a cycle, fewer (or none) at the end of the curriculum.
@@ -122,11 +121,8 @@ class WorkSource(BaseNode[Work]):
 
     def upcoming(self) -> Work:
         """What :meth:`next` will give, without going there; empty at the end."""
-        where = self.lane or 0, self.num_lanes or 1, self.cycle, self.position, self.position + self._next_size
-        found = self._upcoming
-        if found is None or found[0] != where:
-            found = self._upcoming = where, self.pointers(*where)
-        return found[1]
+        start, stop = self.position, self.position + self._next_size
+        return self.pointers(self.lane or 0, self.num_lanes or 1, self.cycle, start, stop)
 
     def bind_lane(self, lane: int, num_lanes: int) -> None:
         """Makes this source that of one lane; called once for each lane, before it is iterated.
