@@ -151,9 +151,9 @@ def main() -> int:
     picture = args.out / "loss.png"
     draw(picture, ours, naive)
     print(
-        f"\ntorchzephon:    {ours.agreeing()} of {len(ours.steps)} steps with the same batch and the same loss", end=""
+        f"\ntorchzephon:    {ours.agreeing()} of {len(ours.steps)} steps with the same batch and an equal loss", end=""
     )
-    print(f" (which differs by {ours.difference():.0e} of it at most); steps that a kill undid are there twice")
+    print(f" (to within {ours.difference():.0e} of it); steps that a kill undid are there twice")
     print(f"a naive loader: {naive.agreeing()} of {len(naive.steps)}")
     print(f"loss curves:    {picture}")
     if not ours.is_same():

@@ -263,6 +263,15 @@ def test_breaking_out_replays_the_cycle_and_says_so(caplog, batches, warnings):
         assert caplog.text.count("replays it from its start") == expected_warnings
 
 
+@pytest.mark.parametrize("is_empty", [False, True])
+def test_a_cycle_without_a_batch_says_so(caplog, is_empty):
+    samples = [{"input_ids": [1, 2]}] * (3 if is_empty else 30)
+    source = tz.MixtureWorkSource([tz.Dataset.from_samples("a", samples)])
+    node = tz.Lanes(tz.SequencePacker(tz.Reader(source), 8, drop_last=True), 1, dp=(0, 1))
+    assert (list(node) == []) is is_empty
+    assert ("cycle 0 has ended without a single batch" in caplog.text) is is_empty
+
+
 def test_a_rank_that_is_dry_at_load_does_not_start_over_alone():
     """Loader resets a root that gives nothing after a load; other ranks may still have data."""
     loaders, iterators = open_ranks(finite, 2, LANES, uneven="allow", end="ragged")

@@ -236,12 +236,32 @@ def test_estimate_and_summary():
     estimate = source.estimate(None)
     assert (estimate.samples, estimate.bytes, estimate.tokens) == (source.total, 100 * source.total, 0)
     assert estimate.items == source.total / 256
-    assert source.summary() == f"web x1.0 (997 samples), code x1.4 (311 samples), {source.total:,} samples planned"
+    sizes = "web x1.0 (997 samples), code x1.4 (311 samples)"
+    assert source.summary() == f"{sizes}, {source.total:,} samples planned, shards shuffled, rows in order"
     endless = lane(0, 8, web_and_code(), {"web": 0.7, "code": 0.3}, exhausted_policy="repeat")
     assert not endless.is_finite
     assert endless.total is None
     assert endless.estimate(None) is None
-    assert endless.summary() == "web 70% (997 samples), code 30% (311 samples), endless"
+    assert endless.summary() == "web 70% (997 samples), code 30% (311 samples), endless, shards shuffled, rows in order"
+
+
+@pytest.mark.parametrize(
+    ("options", "order"),
+    [
+        ({"shuffle_shards": False}, "rows in order"),
+        ({"shuffle_within_shard": True}, "shards shuffled, rows shuffled within shards"),
+        ({"shuffle_shards": False, "shuffle_within_shard": True}, "rows shuffled within shards"),
+        ({"shuffle_block_size": 5000}, "shards shuffled, every 5,000 neighbours shuffled"),
+        ({"shuffle_shards": False, "shuffle_block_size": "auto"}, "neighbours shuffled"),
+        ({"shuffle_block_size": "global", "shuffle_within_shard": True}, "all samples of a dataset shuffled"),
+    ],
+)
+def test_the_summary_tells_what_is_shuffled(options, order):
+    assert MixtureWorkSource(web_and_code(), **options).summary().endswith(f" samples planned, {order}")
+
+
+def test_one_shard_has_no_order_to_shuffle():
+    assert MixtureWorkSource([Sized("code", [311])]).summary().endswith(" samples planned, rows in order")
 
 
 def test_lanes_share_the_curriculum():

@@ -390,7 +390,7 @@ def test_bad_rows_are_skipped_counted_and_logged(partly_bad, block_size, block_b
     assert node.state_dict() == {"source": {"cycle": 0, "position": 30}, "used": 0, "skipped": 5}
     messages = [record.getMessage() for record in caplog.records]
     assert len(messages) == 3  # the first, the second and the fourth
-    assert "skipped a sample, number 1 of this lane in this cycle: dataset 'partly'" in messages[0]
+    assert "skipped sample number 1 of lane 0 in cycle 0: dataset 'partly'" in messages[0]
     assert "bad.jsonl, line 4" in messages[0]
 
 

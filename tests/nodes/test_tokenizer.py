@@ -160,6 +160,10 @@ BAD = [
     ({}, r"is missing; the sample has the fields \(none\)"),
     ({"text": None}, "is null"),
     ({"text": 3}, "is not a text but int"),
+    (
+        {"text": {"a": 1, "b": "c"}},
+        "is not a text but dict with 'a', 'b', of which a path names one, as in Dataset(col",
+    ),
     ({"text": ["a", "b"]}, "is not a text but list"),
     ({"text": ("a", "b")}, "is not a text but tuple"),
     ({"text": "ab\ud800"}, r"has a lone surrogate, '\\ud800' at character 2"),
@@ -220,7 +224,7 @@ def test_bad_samples_are_skipped_counted_and_logged(tokenizer_path, caplog):
     blocks = list(node)
     assert [block.columns["id"] for block in blocks] == [[0, 1], [2]]
     assert node.state_dict() == {"source": {"given": len(items)}, "skipped": 2 * len(BAD)}
-    told = [record for record in caplog.records if "skipped a sample" in record.message]
+    told = [record for record in caplog.records if "skipped sample number" in record.message]
     assert len(told) == 5  # the 1st, 2nd, 4th, 8th and 16th
     assert "row 1 of a block: field 'text' is missing" in told[0].message
 

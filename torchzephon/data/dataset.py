@@ -37,7 +37,8 @@ class Dataset:
             Shards come in natural order, ``shard-2`` before ``shard-10``, the entries of a list one after another.
             A file listed twice is refused.
         format: ``"jsonl"``, ``"parquet"``; None tells it by the names of the files, which must all have one format.
-        columns: fields to read, ``{new name: stored name}`` or a list of names; None for all.
+        columns: fields to read, ``{new name: stored name}`` or a list of names; None for all. A stored name may be a
+            path into structs and objects, such as ``"doc.meta.lang"``.
         storage_options: passed to fsspec, such as ``{"anon": True}``.
 
     Attributes:

@@ -435,6 +435,12 @@ class Lanes(BaseNode[Any]):
     def _end_cycle(self) -> None:
         self._running = False
         self._supply.close()
+        if self._round == 0:
+            logger.warning(
+                "cycle %d has ended without a single batch: is there less data than a batch takes (drop_last=True, "
+                "end='drop'), or were all samples skipped, filtered out or empty?",
+                self._cycle,
+            )
         if self._loaded and not self._delivered:
             # The state was saved at the very end. All ranks know that together, and go on into the next cycle.
             if self._is_global_end:

@@ -73,7 +73,8 @@ class Rounds(BaseNode[list[Any]]):
         if total % size:
             raise ValueError(
                 f"micro_batch_size={size} does not divide this rank's {total} rows of a round "
-                f"({len(batches)} lanes' batches of {rows[0]}); choose a divisor of {total}"
+                f"({len(batches)} lanes' batches of {rows[0]}); choose a divisor of {rows[0]}, which suits "
+                "any number of ranks"
             )
         cut = _cut(parts, size, total)
         return [batch | bounds_of(batch["positions"].numpy()) for batch in cut] if has_bounds else cut

@@ -54,7 +54,7 @@ class SampleMapper(BaseNode[Block]):
         self.source = source
         self.fn = fn
         self.on_error = on_error
-        self._skips = Skips()
+        self._skips = Skips(source)
 
     def reset(self, initial_state: dict[str, Any] | None = None) -> None:
         """Resets the source; the function has no state."""
@@ -100,7 +100,9 @@ class SampleMapper(BaseNode[Block]):
         except Exception as error:
             failure = f"{function_name(self.fn)} raised {type(error).__name__}: {error} for {block.locate(row)}"
             if self.on_error == "raise":
-                raise DataError(f'{failure}; fix the function or the sample, or pass on_error="skip"') from error
+                raise DataError(
+                    f'{failure}; fix the function or the sample, or pass SampleMapper(..., on_error="skip")'
+                ) from error
             self._skips.add(failure)
             return []
         if result is None:

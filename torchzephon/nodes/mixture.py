@@ -172,7 +172,7 @@ class MixtureWorkSource(WorkSource):
         return Estimate(self.total / self.block_size, self.total, size, 0)
 
     def summary(self) -> str:
-        """Samples and planned epochs of each dataset: ``"web x0.8 (997 samples), code x14.2 (311 samples), ..."``."""
+        """Samples, planned epochs, and the order: ``"web x0.8 (997 samples), code x14.2 (311 samples), ..."``."""
         sizes = self.curriculum.sizes
         if self.total is None:
             weights = self.curriculum.mixture.segments[0].weights
@@ -185,7 +185,23 @@ class MixtureWorkSource(WorkSource):
             f"{name} {share} ({size:,} samples)"
             for name, share, size in zip(self.curriculum.names, shares, sizes, strict=True)
         ]
-        return ", ".join([*each, planned])
+        return ", ".join([*each, planned, self._order()])
+
+    def _order(self) -> str:
+        """What is shuffled, in words."""
+        rows, block = self._options["shuffle_within_shard"], self._options["shuffle_block_size"]
+        if block == "global":
+            return "all samples of a dataset shuffled"
+        parts = []
+        if self._options["shuffle_shards"] and any(len(dataset.shards) > 1 for dataset in self.datasets):
+            parts.append("shards shuffled")
+        if rows:
+            parts.append("rows shuffled within shards")
+        if block is not None:
+            parts.append("neighbours shuffled" if block == "auto" else f"every {block:,} neighbours shuffled")
+        if not rows and block is None:
+            parts.append("rows in order")
+        return ", ".join(parts)
 
 
 class _Held(NamedTuple):

@@ -76,7 +76,7 @@ class Reader(BaseNode[Block]):
             dataset.store if cache_dir is cache_size is None else dataset.store.with_cache(cache_dir, cache_size)
             for dataset in self._leaf.datasets
         ]
-        self._skips = Skips()
+        self._skips = Skips(source)
         self._begin(used=0)
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Literal
 
@@ -24,6 +24,7 @@ from torchzephon.text.cutting import split, truncate
 from torchzephon.text.load import load_content
 from torchzephon.text.shared import SharedEncoder
 
+_PATH = 'Dataset(columns={"text": "doc.body"})'
 _BYTES_PER_TOKEN = 4.0  # of English and of code, with vocabularies of 32k to 256k
 
 
@@ -103,7 +104,7 @@ class TextTokenizer(BaseNode[Block]):
         self.max_length = max_length
         self.overflow = overflow
         self.on_error = on_error
-        self._skips = Skips()
+        self._skips = Skips(source)
         self._blocks: LookAhead[tuple[Block, Ragged | None]] = LookAhead(source)
         content = load_content(tokenizer, special_tokens)
         self.encoder = SharedEncoder(content, backend=backend, allow_special=allow_special)
@@ -224,7 +225,7 @@ class TextTokenizer(BaseNode[Block]):
             have = ", ".join(repr(name) for name in block[row])
             raise DataError(
                 f"{failure}; the sample has the fields {have or '(none)'}. Name another with "
-                'TextTokenizer(..., field=...), repair the sample, or pass on_error="skip"',
+                'TextTokenizer(..., field=...), repair the sample, or pass TextTokenizer(..., on_error="skip")',
             )
         self._skips.add(failure)
 
@@ -250,7 +251,10 @@ def _text_of(value: Any) -> tuple[str, str | None]:
         except UnicodeDecodeError as error:
             return "", f"is not UTF-8: {error.reason} at byte {error.start}"
     if not isinstance(value, str):
-        return "", f"is not a text but {type(value).__name__}"
+        kind = type(value).__name__
+        if isinstance(value, Mapping):
+            kind += f" with {', '.join(map(repr, value)):.200}, of which a path names one, as in {_PATH}"
+        return "", f"is not a text but {kind}"
     try:
         value.encode()
     except UnicodeEncodeError as error:

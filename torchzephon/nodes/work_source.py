@@ -194,11 +194,15 @@ class WorkSource(BaseNode[Work]):
 
     def describe_work(self, work: Work) -> str:
         """Where the samples of a Work lie, for messages: the first and the last one."""
-        ends = [0] if len(work) == 1 else [0, len(work) - 1]
-        places = [
-            self.datasets[int(work.dataset[i])].locate(int(work.shard[i]), int(work.row[i])) for i in ends[: len(work)]
-        ]
-        return " to ".join(places) or "nothing"
+        if not len(work):
+            return "nothing"
+        (*first, first_row), (*last, last_row) = (
+            (int(work.dataset[i]), int(work.shard[i]), int(work.row[i])) for i in (0, -1)
+        )
+        place = self.datasets[first[0]].locate(first[1], first_row)
+        if first != last:
+            return f"{place} to {self.datasets[last[0]].locate(last[1], last_row)}"
+        return place if len(work) == 1 else f"{place} to row {last_row}"
 
     def estimate(self, source: Estimate | None) -> Estimate | None:  # noqa: ARG002
         """What all lanes yield in one cycle, None if it has no end or the end is not known."""

@@ -149,6 +149,26 @@ def test_a_bad_line_is_named(tmp_path, pool, line, reason, codec):
     assert _read(path, pool, [2, 0]) == [{"a": 3}, {"a": 1}]
 
 
+@pytest.mark.parametrize("lines", [["[", '{"a": 1},', '{"a": 2}', "]"], ['[{"a": 1}, {"a": 2}]']])
+def test_a_json_array_is_recognized(tmp_path, pool, lines):
+    path = _write(tmp_path / "a.json", *lines)
+    with pytest.raises(
+        DataError, match=r"line 1: not .*; the file begins like one JSON array: write its objects one a "
+    ):
+        _read(path, pool)
+
+
+def test_columns_reach_into_objects(tmp_path, pool):
+    samples = [
+        {"doc": {"body": "x", "meta": {"lang": "en"}}, "a.b": 1},
+        {"doc": {"body": None}, "a": {"b": 2}},
+        {"doc": "text"},
+    ]
+    path = _write(tmp_path / "a.jsonl", *map(json.dumps, samples))
+    columns = {"text": "doc.body", "lang": "doc.meta.lang", "n": "a.b"}
+    assert _read(path, pool, columns=columns) == [{"text": "x", "lang": "en", "n": 1}, {"text": None, "n": 2}, {}]
+
+
 def test_the_message_shows_what_is_there(tmp_path, pool):
     path = _write(tmp_path / "a.jsonl", "{}", "hello " + "x" * 500)
     with pytest.raises(DataError, match=r"line 2: not JSON in UTF-8 \(.*, column 1\): 'hello x{54}\.\.\.';"):

@@ -29,8 +29,8 @@ def decompressor(path: str, codec: str) -> Callable[[BinaryIO], BinaryIO]:
 def broken(path: str, codec: str, reason: str) -> DataError:
     """The error for compressed data that cannot be read to its end."""
     return DataError(
-        f"{path} is broken {codec} data ({reason}): it was probably cut off while it was written or copied; copy it "
-        f"again, or take it out of the dataset"
+        f"{path} is broken {codec} data ({reason}): it was probably cut off while it was written or copied, or is not "
+        f"{codec} at all; copy it again, name it as what it is, or take it out of the dataset"
     )
 
 

@@ -173,9 +173,11 @@ class _Opened:
         begin, end = int(self.index.starts[row]), int(self.index.starts[row + 1])
         line = self.pread(min(end - begin, 4 * _EXCERPT), begin).decode(errors="backslashreplace").strip()
         excerpt = line if len(line) <= _EXCERPT else line[:_EXCERPT] + "..."
+        way_out = 'repair the file, or let Reader(on_error="skip") pass over such lines'
+        if self.pread(1, int(self.index.starts[0])) == b"[":
+            way_out = "the file begins like one JSON array: write its objects one a line, for example with jq -c '.[]'"
         return DataError(
-            f"{self.file.path}, line {self.index.line_number(row)}: {reason}: {excerpt!r}; "
-            f'repair the file, or let Reader(on_error="skip") pass over such lines',
+            f"{self.file.path}, line {self.index.line_number(row)}: {reason}: {excerpt!r}; {way_out}",
             row=at if order is None else int(order[at]),
         )
 
