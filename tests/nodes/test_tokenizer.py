@@ -162,7 +162,7 @@ BAD = [
     ({"text": 3}, "is not a text but int"),
     (
         {"text": {"a": 1, "b": "c"}},
-        "is not a text but dict with 'a', 'b', of which a path names one, as in Dataset(col",
+        "is not a text but dict with 'a', 'b', of which a path names one",
     ),
     ({"text": ["a", "b"]}, "is not a text but list"),
     ({"text": ("a", "b")}, "is not a text but tuple"),
