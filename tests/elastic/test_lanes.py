@@ -1,6 +1,7 @@
 """Lanes on simulated ranks: rounds, blanks, ends, cycles, errors."""
 
 import gc
+import itertools
 import json
 import logging
 import os
@@ -10,6 +11,7 @@ from itertools import islice
 
 import pytest
 from support.graphs import documents, is_blank, lane_streams, open_ranks, plain, through_json, token_graph
+from support.interrupts import interrupt_at
 from torchdata.nodes import BaseNode, Loader, Mapper, Prefetcher
 
 import torchzephon as tz
@@ -261,6 +263,42 @@ def test_breaking_out_replays_the_cycle_and_says_so(caplog, batches, warnings):
     for expected_warnings in warnings:
         assert [plain(batch) for batch, _ in zip(loader, range(batches), strict=False)] == expected
         assert caplog.text.count("replays it from its start") == expected_warnings
+
+
+def test_the_collector_does_not_wait_for_ever_for_a_thread(monkeypatch):
+    """It may run in a thread that holds what the lanes' thread waits for."""
+    monkeypatch.setattr("torchzephon.elastic.lanes._PATIENCE_S", 0.05)
+    stands, go = threading.Event(), threading.Event()
+
+    def stand(sample):
+        if threading.current_thread() is not threading.main_thread():
+            stands.set()
+            go.wait(20)
+        return sample
+
+    node = lanes(lambda: token_graph(DOCS, wrap=lambda source: tz.SampleMapper(source, stand)), num_threads=1)
+    next(node)
+    assert stands.wait(10)
+    begin = time.monotonic()
+    del node
+    gc.collect()
+    waited = time.monotonic() - begin
+    go.set()
+    assert waited < 10
+    assert eventually(lambda: not lane_threads())
+
+
+def test_a_pump_can_be_closed_wherever_closing_was_interrupted():
+    for line in itertools.count(1):
+        node = lanes()
+        next(node)
+        pump = node._supply
+        was_interrupted = interrupt_at(line, "close", pump.close)
+        pump.close()
+        assert eventually(lambda: not lane_threads())
+        if not was_interrupted:
+            break
+    assert line > 5
 
 
 @pytest.mark.parametrize("is_empty", [False, True])

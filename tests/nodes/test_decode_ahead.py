@@ -70,8 +70,34 @@ def test_what_the_next_lanes_read_first_is_decoded_when_one_begins(tmp_path, one
     for begun, lane in enumerate(lanes, 1):
         rows += [int(ids[0]) for ids in next(lane).columns["ids"]][:1]
         settle()
-        assert pool.stats.loads == 1 + min(4 * begun, 10) + begun  # the footer; what is first; what is second
+        assert pool.stats.loads == 1 + min(1 + 4 * begun, 10) + begun  # the footer; what is first; what is second
     assert [row % 100 for row in rows] == [70 if resumed else 0] * 10
+
+
+def test_who_begins_again_and_again_is_waited_for_once(tmp_path):
+    dataset = make(tmp_path)
+    nodes = [reader(dataset, memory=10**8 + 7) for _ in range(10)]
+    for _ in range(5):
+        for node in nodes:
+            node.reset()
+    beginning = nodes[0]._working_set._beginning
+    assert len(beginning) == 10
+    next(nodes[0])
+    assert len(beginning) == 5
+    del node
+    nodes.clear()
+    assert len(beginning) == 0
+
+
+def test_loaders_with_other_numbers_of_lanes_share_a_pool(tmp_path):
+    dataset = make(tmp_path)
+    nodes = []
+    for lane, num_lanes in ((7, 8), (0, 2)):
+        source = tz.MixtureWorkSource([dataset], block_size=20, exhausted_policy="stop")
+        source.bind_lane(lane, num_lanes)
+        nodes.append(tz.Reader(source, memory=10**8 + 8))
+        nodes[-1].reset()
+    assert len(next(nodes[1])) == 20
 
 
 def test_a_lane_that_is_gone_before_it_begins_is_forgotten(tmp_path, one_group_a_unit):

@@ -7,11 +7,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import NamedTuple, NoReturn
 
-import torch
-import torch.distributed as dist
-
 from torchzephon.elastic.assignment import Assignment
-from torchzephon.elastic.connections import Connections
+from torchzephon.elastic.connections import Connections, Reduction
 
 _START = -1  # the question where to begin, in place of the round that a question is about
 _VALUES = 5  # most numbers of a question
@@ -23,15 +20,13 @@ class _Question(NamedTuple):
     Attributes:
         round: what it is about.
         place: where this rank is; the others must be at the same place.
-        payload: int64: whether this is a last word, the place, its negative, the values. The maximum over the ranks
-            shows whether all places are equal.
-        work: the all-reduce.
+        reduction: of whether this is a last word, the place, its negative, the values. The maximum over the ranks shows
+            whether all places are equal.
     """
 
     round: int
     place: tuple[int, ...]
-    payload: torch.Tensor
-    work: dist.Work
+    reduction: Reduction
 
 
 class EndAgreement:
@@ -101,7 +96,7 @@ class EndAgreement:
         """
         question = self._asked.popleft()
         try:
-            self._connections.wait(question.work)
+            left, *numbers = self._connections.wait(question.reduction)
         except RuntimeError as error:
             self._running = False
             raise RuntimeError(
@@ -109,7 +104,6 @@ class EndAgreement:
                 f"exited, was killed, or stands still ({error}). Restart the ranks from the last checkpoint"
             ) from error
         size = len(question.place)
-        left, *numbers = question.payload.tolist()
         if left or numbers[:size] != [-part for part in numbers[size : 2 * size]]:
             self._running = False
             self._asked.clear()
@@ -142,8 +136,8 @@ class EndAgreement:
         place = (self._run, self._cycle, round_index)
         # All messages have one size: a last word may meet any of them.
         padding = [0] * (_VALUES - len(values))
-        payload, work = self._connections.maximum([left, *place, *(-part for part in place), *values, *padding])
-        self._asked.append(_Question(round_index, place, payload, work))
+        reduction = self._connections.maximum([left, *place, *(-part for part in place), *values, *padding])
+        self._asked.append(_Question(round_index, place, reduction))
 
 
 def _describe(round_index: int) -> str:

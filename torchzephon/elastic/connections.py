@@ -4,17 +4,34 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import timedelta
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
+import numpy as np
 import torch
 import torch.distributed as dist
+from numpy.typing import NDArray
 
 from torchzephon.elastic.assignment import Assignment
 
 _PATIENCE = timedelta(seconds=1)  # until a rank that waits asks whether others know of one that is gone
 _LOST = "lost"
+
+
+class _Memory(NamedTuple):
+    """Numbers, int64 ``[n]``: the same ones as an array and as a tensor."""
+
+    values: NDArray[np.int64]
+    tensor: torch.Tensor
+
+
+class Reduction(NamedTuple):
+    """An all-reduce under way: where its numbers are, and what tells when it is done."""
+
+    memory: _Memory
+    work: dist.Work
 
 
 class Connections:
@@ -45,6 +62,7 @@ class Connections:
         # Counted in the store, so that a job which starts over with a new store counts anew on all ranks.
         number = store.add(f"{name}/{assignment.rank}", 1)
         self._works: list[dist.Work] = []
+        self._idle: list[_Memory] = []  # used again: to make a tensor takes longer than to send it
         self._options = dist.AllreduceOptions()
         self._options.reduceOp = dist.ReduceOp.MAX
         self._store: Any = PrefixStore(f"{name}/{number}", store)
@@ -57,27 +75,28 @@ class Connections:
         if (group := getattr(self, "_group", None)) is not None:
             self._open.append((group, self._works))
 
-    def maximum(self, numbers: list[int]) -> tuple[torch.Tensor, dist.Work]:
-        """Begins to replace numbers by the largest ones of all ranks; the tensor holds them when the work is done.
+    def maximum(self, numbers: Sequence[int]) -> Reduction:
+        """Begins to replace numbers, always as many, by the largest ones of all ranks.
 
         Raises:
             RuntimeError: when the connections are broken.
         """
         if self._group is None:
             raise RuntimeError("the connections to the other data-parallel ranks were lost before; restart the ranks")
-        payload = torch.tensor(numbers, dtype=torch.int64)
-        work = self._group.allreduce([payload], self._options)
+        values, tensor = memory = self._idle.pop() if self._idle else _memory(len(numbers))
+        values[:] = numbers
+        work = self._group.allreduce([tensor], self._options)
         self._works = [*(work for work in self._works if not work.is_completed()), work]
-        return payload, work
+        return Reduction(memory, work)
 
-    def wait(self, work: dist.Work) -> None:
-        """Waits until a work is done.
+    def wait(self, reduction: Reduction) -> list[int]:
+        """The largest numbers of all ranks, once they are there.
 
         Raises:
             RuntimeError: when a rank is gone. The neighbours of a rank notice that it is, and tell the others.
         """
         try:
-            while not _is_done(work, _PATIENCE):
+            while not _is_done(reduction.work, _PATIENCE):
                 if self._store.check([_LOST]):
                     raise RuntimeError("another rank has lost its connection")
         except RuntimeError:
@@ -86,6 +105,14 @@ class Connections:
             with suppress(RuntimeError):  # the rank that keeps the store may be the one that is gone
                 self._store.set(_LOST, "")
             raise
+        numbers: list[int] = reduction.memory.values.tolist()
+        self._idle.append(reduction.memory)
+        return numbers
+
+
+def _memory(size: int) -> _Memory:
+    tensor = torch.empty(size, dtype=torch.int64)
+    return _Memory(tensor.numpy(), tensor)
 
 
 def _is_done(work: dist.Work, patience: timedelta) -> bool:

@@ -33,6 +33,7 @@ logger = logging.getLogger(__name__)
 
 _MOST_LANES = 1_000_000  # a rank alone holds the state of each
 
+_PATIENCE_S = 2.0  # of the garbage collector: it may run where a lock is held that a lane's thread waits for
 _RUNTIME = {"schedule", "_supply", "_finalizer", "_blank", "_turn"}  # made anew by _prepare
 
 
@@ -64,8 +65,8 @@ class Lanes(BaseNode[Any]):
             one (``"same"``, for evaluation).
         num_threads: threads of this process that run ahead while the consumer is away, computing; a batch that is
             needed at once is made by the consumer itself. 0: none runs ahead. None: one.
-        prefetch: rounds that threads run ahead (at most 128 batches). With finite data on several ranks, these agree
-            on twice as many at once.
+        prefetch: rounds that threads run ahead (at most 128 batches). With finite data on several ranks, also how
+            many rounds the ranks agree on at once.
 
     Raises:
         ValueError: for arguments that cannot work together, or a graph with two leaves, naming the way out.
@@ -74,6 +75,7 @@ class Lanes(BaseNode[Any]):
 
     _states: dict[int, str]  # of each lane, as delivered: what state_dict() reads at any time
     _slots: list[int]  # what is left of the current round
+    _begun: int  # the round in which iteration began
     _delivered: bool  # anything, since the last reset
     _loaded: bool  # the last reset was to a state
     _ended: bool  # StopIteration was raised
@@ -150,6 +152,7 @@ class Lanes(BaseNode[Any]):
                     "blank(), or use end='ragged' (each lane to its own end) or end='drop' (stop with the first)"
                 )
 
+        self._reset_by_itself = True  # torchdata's Loader resets a root that gives nothing after a load
         self._uneven = uneven
         self._end = end
         self._agreement = agreement
@@ -164,7 +167,7 @@ class Lanes(BaseNode[Any]):
             is_finite=find_leaf(self.template).is_finite,
             agreement=self._agreement,
             # A round of many lanes is far enough ahead by itself, and holding several would take memory.
-            stretch=2 * self.prefetch if self.assignment.most_owned <= 16 else 1,
+            stretch=self.prefetch if self.assignment.most_owned <= 16 else 1,
         )
         self._turn = threading.RLock()  # of consumers, should there be several threads of them
         self._running = False
@@ -272,7 +275,7 @@ class Lanes(BaseNode[Any]):
             self._halt()
             self._load(state)
         elif self._dry_at_load:
-            # torchdata's Loader resets a root that gives nothing after a load: this rank must not start over alone.
+            # Nobody asked for it: this rank must not start over alone.
             self._dry_at_load = False
         else:
             self._halt()
@@ -308,14 +311,18 @@ class Lanes(BaseNode[Any]):
         self._halt()
 
     def use_supply(self, supply: Supply) -> None:
-        """Takes the batches from elsewhere than this process's own pump, such as worker processes."""
+        """Takes the batches from elsewhere than this process's own pump, such as worker processes.
+
+        For a loader that calls ``reset`` when its user iterates anew, and only then.
+        """
+        self._reset_by_itself = False
         self._halt()
         self._finalizer.detach()
         self._use(supply)
 
     def _use(self, supply: Supply) -> None:
         self._supply = supply
-        self._finalizer = weakref.finalize(self, _shut_down, os.getpid(), supply, self.schedule)
+        self._finalizer = weakref.finalize(self, _shut_down, os.getpid(), supply, self.schedule, patience=_PATIENCE_S)
 
     def _rewind(self, cycle: int) -> None:
         """To the start of a cycle."""
@@ -336,7 +343,7 @@ class Lanes(BaseNode[Any]):
     def _place(self, states: dict[int, str], cycle: int, round_index: int) -> None:
         self._states = states
         self._cycle = cycle
-        self._round = round_index
+        self._round = self._begun = round_index
         self._slots = []
         self._delivered = False
         self._ended = False
@@ -351,7 +358,7 @@ class Lanes(BaseNode[Any]):
         self.schedule.begin(self._supply, states, self._round, is_fresh=not self._delivered)
         if self._slots and (self.schedule.round != self._round or not self.schedule.takes_place()):
             self._slots = []  # ranks that were interrupted elsewhere begin together
-        self._round = self.schedule.round
+        self._round = self._begun = self.schedule.round
         if not self._logged:
             self._logged = True
             self._log()
@@ -442,12 +449,13 @@ class Lanes(BaseNode[Any]):
                 self._cycle,
             )
         if self._loaded and not self._delivered:
-            # The state was saved at the very end. All ranks know that together, and go on into the next cycle.
-            if self._is_global_end:
+            # Without a round, the state was saved at the very end: all ranks know that together, and go on into the
+            # next cycle. This rank may also have given its part of the last round before it was saved.
+            if self._is_global_end and self._round == self._begun:
                 self._rewind(self._cycle + 1)
                 self._launch()
                 return
-            self._dry_at_load = True
+            self._dry_at_load = self._reset_by_itself
         self._ended = True
         raise StopIteration
 
@@ -475,8 +483,8 @@ def _read(lanes: dict[int, str]) -> dict[int, LaneState]:
     return {lane: LaneState.from_json(text, lane) for lane, text in lanes.items()}
 
 
-def _shut_down(pid: int, supply: Supply, schedule: Schedule) -> None:
+def _shut_down(pid: int, supply: Supply, schedule: Schedule, *, patience: float | None = None) -> None:
     # A forked child must leave its parent's threads, workers and peers alone when it collects what it has inherited.
     if pid == os.getpid():
         schedule.leave()
-        supply.close()
+        supply.close(patience)

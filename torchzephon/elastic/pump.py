@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from torchzephon.elastic.lane import Item, Lane
@@ -44,7 +45,7 @@ class Pump:
         self._same_order = same_order
         self._lanes: dict[int, Lane] = {}
         self._threads: list[threading.Thread] = []
-        self._changed = threading.Condition()
+        self._going = threading.Lock()  # held while threads run: who gets it is to stop
         self._stopping = False
         self._making = False  # the consumer makes a batch
         self._asked = 0  # times that the consumer asked for something
@@ -67,6 +68,7 @@ class Pump:
         self._bound = max(self._rounds_ahead, min(self._rounds_ahead * len(states), _MOST_AHEAD))
         self._taken = 0
         self._stopping = False
+        self._going.acquire(blocking=False)
         lanes = list(states)
         for number in range(min(self._num_threads, len(lanes))):
             thread = threading.Thread(
@@ -115,15 +117,15 @@ class Pump:
         self._taken += 1
         return stream.queue.popleft()
 
-    def close(self) -> None:
+    def close(self, patience: float | None = None) -> None:
         """See :class:`~torchzephon.elastic.supply.Supply`."""
-        with self._changed:
-            self._stopping = True
-            self._changed.notify_all()
+        self._stopping = True
+        with suppress(RuntimeError):  # it is closed already; a condition would be left locked by Ctrl-C
+            self._going.release()
         if threading.current_thread() not in self._threads:  # where the garbage collector may find the node
             for thread in self._threads:
                 if thread.ident is not None:  # else the start was interrupted
-                    thread.join()
+                    thread.join(patience)
         self._threads.clear()
 
     def _run_ahead(self, lanes: Sequence[Lane]) -> None:
@@ -154,9 +156,8 @@ class Pump:
         return lane if place < self._taken + self._bound else None
 
     def _pause(self, seconds: float) -> None:
-        with self._changed:
-            if not self._stopping:
-                self._changed.wait(seconds)
+        if self._going.acquire(timeout=seconds):
+            self._going.release()
 
 
 def _load_pump(root: bytes, num_lanes: int, num_threads: int, rounds_ahead: int, same_order: bool) -> Pump:

@@ -31,6 +31,10 @@ class Supply(Protocol):
         """The lane's next batch, of which :meth:`has` said that there is one (before a restart, perhaps)."""
         ...
 
-    def close(self) -> None:
-        """Stops threads and processes. :meth:`start` may follow."""
+    def close(self, patience: float | None = None) -> None:
+        """Stops threads and processes. :meth:`start` may follow.
+
+        Args:
+            patience: seconds to wait at most for each thread; None for all the time that it takes.
+        """
         ...

@@ -152,7 +152,7 @@ class WorkerSupply:
             self.has(lane, self._made[lane])
         return self._queues[lane].popleft()
 
-    def close(self) -> None:
+    def close(self, patience: float | None = None) -> None:  # noqa: ARG002
         """Stops the workers, unless they are persistent: those stop with the loader, or with :meth:`shut_down`."""
         if not self._options.get("persistent_workers"):
             self.shut_down()

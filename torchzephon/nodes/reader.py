@@ -113,7 +113,7 @@ class Reader(BaseNode[Block]):
 
     def next(self) -> Block:
         """The next samples, at least one."""
-        self._working_set.begin(self._leaf, self._stores, self._pool)
+        self._working_set.begin(self, self._leaf, self._stores, self._pool)
         while True:
             work = self._work or self._pull()
             block, used = self._read_block(work[self._at :])

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
-from collections import deque
 from collections.abc import Sequence
 from typing import Protocol
-from weakref import WeakKeyDictionary, ref
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -44,28 +44,31 @@ class WorkingSet:
     def __init__(self, memory_bytes: int) -> None:
         self._memory_bytes = memory_bytes
         self._lanes: set[int] = set()
-        self._beginning: deque[ref[DecodesAhead]] = deque()
+        self._beginning: WeakKeyDictionary[DecodesAhead, None] = WeakKeyDictionary()  # in the order of their turns
         self._checked = False
         self.decodes_ahead = False
 
     def join(self, lane: int, reader: DecodesAhead) -> None:
         """Says that a lane of this process is about to begin, at the beginning or where a state was taken."""
         self._lanes.add(lane)
-        self._beginning.append(ref(reader))
+        self._beginning[reader] = None
 
-    def begin(self, source: WorkSource, stores: Sequence[Store], pool: Pool) -> None:
-        """To be called whenever something is read: has decoded what the next lanes to begin read first.
+    def begin(self, reader: DecodesAhead, source: WorkSource, stores: Sequence[Store], pool: Pool) -> None:
+        """To be called whenever a reader reads: has decoded what the next ones that are to begin read first.
 
         Else each would wait for its own when its turn comes, with one core busy.
         """
         if not self._beginning:
             return
         self._check(source, stores, pool)
-        with contextlib.suppress(IndexError):  # no more; several threads may be here
-            for _ in range(_BEGINNING):
-                reader = self._beginning.popleft()()
-                if self.decodes_ahead and reader is not None:
-                    reader.decode_ahead()
+        self._beginning.pop(reader, None)
+        following: list[DecodesAhead] = []
+        with contextlib.suppress(RuntimeError):  # another thread was here at this moment, and sees to it
+            following = list(itertools.islice(self._beginning, _BEGINNING))
+        for other in following:
+            self._beginning.pop(other, None)
+            if self.decodes_ahead:
+                other.decode_ahead()
 
     def _check(self, source: WorkSource, stores: Sequence[Store], pool: Pool) -> None:
         """Warns, once, when the shards that the lanes begin in do not fit into memory decoded.
@@ -103,8 +106,10 @@ def working_set_of(pool: Pool) -> WorkingSet:
 def _first_shards(source: WorkSource, lanes: Sequence[int]) -> dict[int, list[int]]:
     """Dataset -> its shards that the first blocks of lanes lie in."""
     found: set[tuple[int, int]] = set()
+    num_lanes = source.num_lanes or 1
+    lanes = [lane for lane in lanes if lane < num_lanes]  # the others are of other loaders
     for lane in lanes[:: 1 + len(lanes) // _MOST_LANES]:
-        work = source.pointers(lane, source.num_lanes or 1, source.cycle, 0, source.block_size)
+        work = source.pointers(lane, num_lanes, source.cycle, 0, source.block_size)
         found.update(zip(work.dataset.tolist(), work.shard.tolist(), strict=True))
     return {
         dataset: [shard for of, shard in sorted(found) if of == dataset] for dataset in sorted({of for of, _ in found})

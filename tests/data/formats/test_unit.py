@@ -1,7 +1,6 @@
 """Units with pieces that fail, are interrupted, or are not what the footer told."""
 
 import itertools
-import sys
 import threading
 import time
 
@@ -10,6 +9,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.interrupts import interrupt_at
 
 from torchzephon.data.background import Task
 from torchzephon.data.formats.unit import DECODER, BrokenError, Unit
@@ -132,35 +132,12 @@ def test_whatever_interrupts_it_can_be_asked_again(sizes, errors, data):
     assert source.decoded == list(range(len(source.decoded)))  # each once, in order
 
 
-def interrupt_at(line, run):
-    """Runs with a KeyboardInterrupt before the ``line``-th line of decoding pieces; whether there are so many."""
-    lines = 0
-
-    def tracer(frame, event, argument):
-        nonlocal lines
-        if frame.f_code.co_name != "_decode_piece":
-            return None
-        if event == "line":
-            lines += 1
-            if lines == line:
-                raise KeyboardInterrupt
-        return tracer
-
-    before = sys.gettrace()
-    sys.settrace(tracer)
-    try:
-        run()
-    except KeyboardInterrupt:
-        return True
-    finally:
-        sys.settrace(before)
-    return False
-
-
 def test_an_interrupt_at_any_line_leaves_it_whole():
     for line in itertools.count(1):
         unit, source = Unit(10), Source([3, 3, 4])
-        if not interrupt_at(line, lambda unit=unit, source=source: unit.reach(np.array([9]), source, no_room)):
+        if not interrupt_at(
+            line, "_decode_piece", lambda unit=unit, source=source: unit.reach(np.array([9]), source, no_room)
+        ):
             break
         unit.reach(np.array([9]), source, no_room)
         assert values(unit, range(10)) == list(range(10))

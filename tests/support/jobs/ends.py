@@ -132,6 +132,23 @@ def the_next_cycle_follows_on_all_ranks_alike(out):
 
 
 @scenario
+def a_state_in_the_middle_of_the_last_round_ends_on_all_ranks_alike(out):
+    """Ranks whose lanes have given their part of it already give nothing more, and must not go on by themselves."""
+    alone = tz.ElasticDataLoader(tz.Lanes(graph(), 4, dp=(0, 1)))
+    first, second = list(alone), real(alone)
+    for given, make_loader in itertools.product((1, 3), (Loader, tz.ElasticDataLoader)):
+        saved = Loader(tz.Lanes(graph(), 4, dp=(0, 1)))
+        assert len(list(itertools.islice(saved, len(first) - 4 + given))) == len(first) - 4 + given
+        loader = make_loader(tz.Lanes(graph(), 4, uneven="allow"))
+        loader.load_state_dict(through_json(saved.state_dict()))
+        rest, after = list(loader), real(loader)
+        assert len(rest) == (dist.get_rank() >= given)
+        assert list(itertools.chain(*gathered(real(rest)))) == real(first[len(first) - 4 + given :])
+        shares = gathered(after)
+        assert sorted(map(str, itertools.chain(*shares))) == sorted(map(str, second))
+
+
+@scenario
 def a_state_saved_at_the_very_end_resumes_into_the_next_cycle(out):
     alone = open_loader(5, (0, 1))
     first, second = list(map(real, alone)), list(map(real, alone))

@@ -17,11 +17,14 @@ _MOST_KEPT = 32
 class _Lease:
     """Keeps a mapping from being used again as long as anything refers to it."""
 
+    _mapping: mmap.mmap | None = None  # should the constructor be interrupted
+
     def __init__(self, mapping: mmap.mmap) -> None:
         self._mapping = mapping
 
     def __del__(self) -> None:  # anywhere, in any thread: it must not wait for a lock
-        _free.append(self._mapping)
+        if self._mapping is not None:
+            _free.append(self._mapping)
 
 
 _free: deque[mmap.mmap] = deque(maxlen=_MOST_KEPT)  # beyond it, the oldest goes back to the system
