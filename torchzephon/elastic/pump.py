@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
 from torchzephon.elastic.lane import Item, Lane
@@ -45,8 +44,9 @@ class Pump:
         self._same_order = same_order
         self._lanes: dict[int, Lane] = {}
         self._threads: list[threading.Thread] = []
-        self._going = threading.Lock()  # held while threads run: who gets it is to stop
-        self._stopping = False
+        # Held while threads run: who gets it is to stop. Ctrl-C could leave a condition or an event locked.
+        self._going = threading.Lock()
+        self._stopping = True
         self._making = False  # the consumer makes a batch
         self._asked = 0  # times that the consumer asked for something
         self._taken = 0  # batches of all lanes that it took since start
@@ -67,8 +67,8 @@ class Pump:
         self._order = {index: place for place, index in enumerate(states)}
         self._bound = max(self._rounds_ahead, min(self._rounds_ahead * len(states), _MOST_AHEAD))
         self._taken = 0
-        self._stopping = False
         self._going.acquire(blocking=False)
+        self._stopping = False
         lanes = list(states)
         for number in range(min(self._num_threads, len(lanes))):
             thread = threading.Thread(
@@ -119,8 +119,8 @@ class Pump:
 
     def close(self, patience: float | None = None) -> None:
         """See :class:`~torchzephon.elastic.supply.Supply`."""
-        self._stopping = True
-        with suppress(RuntimeError):  # it is closed already; a condition would be left locked by Ctrl-C
+        if not self._stopping:
+            self._stopping = True
             self._going.release()
         if threading.current_thread() not in self._threads:  # where the garbage collector may find the node
             for thread in self._threads:
