@@ -80,13 +80,16 @@ def test_who_begins_again_and_again_is_waited_for_once(tmp_path):
     for _ in range(5):
         for node in nodes:
             node.reset()
-    beginning = nodes[0]._working_set._beginning
+    pool, beginning = nodes[0]._pool, nodes[0]._working_set._beginning
     assert len(beginning) == 10
     next(nodes[0])
     assert len(beginning) == 5
     del node
     nodes.clear()
-    assert len(beginning) == 0
+    again = reader(dataset, memory=10**8 + 7)
+    assert again._pool is pool
+    next(again)
+    assert not beginning  # those that are gone are not waited for
 
 
 def test_loaders_with_other_numbers_of_lanes_share_a_pool(tmp_path):

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import itertools
 import logging
 from collections.abc import Sequence
 from typing import Protocol
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 import numpy as np
 
@@ -44,14 +42,14 @@ class WorkingSet:
     def __init__(self, memory_bytes: int) -> None:
         self._memory_bytes = memory_bytes
         self._lanes: set[int] = set()
-        self._beginning: WeakKeyDictionary[DecodesAhead, None] = WeakKeyDictionary()  # in the order of their turns
+        self._beginning: dict[int, ref[DecodesAhead]] = {}  # by id, in the order of their turns
         self._checked = False
         self.decodes_ahead = False
 
     def join(self, lane: int, reader: DecodesAhead) -> None:
         """Says that a lane of this process is about to begin, at the beginning or where a state was taken."""
         self._lanes.add(lane)
-        self._beginning[reader] = None
+        self._beginning[id(reader)] = ref(reader)
 
     def begin(self, reader: DecodesAhead, source: WorkSource, stores: Sequence[Store], pool: Pool) -> None:
         """To be called whenever a reader reads: has decoded what the next ones that are to begin read first.
@@ -61,14 +59,18 @@ class WorkingSet:
         if not self._beginning:
             return
         self._check(source, stores, pool)
-        self._beginning.pop(reader, None)
-        following: list[DecodesAhead] = []
-        with contextlib.suppress(RuntimeError):  # another thread was here at this moment, and sees to it
-            following = list(itertools.islice(self._beginning, _BEGINNING))
-        for other in following:
-            self._beginning.pop(other, None)
+        self._beginning.pop(id(reader), None)
+        left = _BEGINNING
+        for key in list(self._beginning):
+            found = self._beginning.pop(key, None)  # several threads may be here
+            other = None if found is None else found()
+            if other is None:  # it is gone
+                continue
             if self.decodes_ahead:
                 other.decode_ahead()
+            left -= 1
+            if not left:
+                break
 
     def _check(self, source: WorkSource, stores: Sequence[Store], pool: Pool) -> None:
         """Warns, once, when the shards that the lanes begin in do not fit into memory decoded.
