@@ -124,7 +124,7 @@ class Pump:
             self._going.release()
         if threading.current_thread() not in self._threads:  # where the garbage collector may find the node
             for thread in self._threads:
-                if thread.ident is not None:  # else the start was interrupted
+                if thread.is_alive():  # else it has ended, or its start was interrupted
                     thread.join(patience)
         self._threads.clear()
 
