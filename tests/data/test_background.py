@@ -176,7 +176,7 @@ def test_a_forked_process_does_what_its_parents_thread_would_have():
 def test_a_process_ends_after_the_task_at_hand_and_leaves_the_others(ending):
     script = (
         "import time, sys\n"
-        "from torchzephon.data.background import Task, help_out\n"
+        "from torchzephon.data.background import Task\n"
         "tasks = [Task(lambda i=i: (time.sleep(0.3), print(i, flush=True)), 'test') for i in range(100)]\n"
         f"time.sleep(0.1)\n{ending}\n"
     )

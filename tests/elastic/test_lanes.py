@@ -1,13 +1,12 @@
 """Lanes on simulated ranks: rounds, blanks, ends, cycles, errors."""
 
 import gc
-import itertools
 import json
 import logging
 import os
 import threading
 import time
-from itertools import islice
+from itertools import count, islice
 
 import pytest
 from support.graphs import documents, is_blank, lane_streams, open_ranks, plain, through_json, token_graph
@@ -290,7 +289,7 @@ def test_the_collector_does_not_wait_for_ever_for_a_thread(monkeypatch):
 
 
 def test_a_pump_can_be_closed_wherever_closing_was_interrupted():
-    for line in itertools.count(1):
+    for line in count(1):
         node = lanes()
         next(node)
         pump = node._supply

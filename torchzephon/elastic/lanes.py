@@ -110,9 +110,8 @@ class Lanes(BaseNode[Any]):
         self.num_threads = 1 if num_threads is None else num_threads
         self.prefetch = prefetch
         self.same_order = cycles == "same"
-        self.pin_memory = (
-            False  # an option of the loader, but a batch that cannot be pinned must not count as delivered
-        )
+        # An option of the loader, but a batch that cannot be pinned must not count as delivered.
+        self.pin_memory = False
         self.assignment = assign_lanes(num_lanes, dp)
         leaf = find_leaf(self.template)
         leaf.bind_lane(self.owned[0], num_lanes)  # descriptions and estimates depend on the number of lanes
@@ -343,7 +342,7 @@ class Lanes(BaseNode[Any]):
     def _place(self, states: dict[int, str], cycle: int, round_index: int) -> None:
         self._states = states
         self._cycle = cycle
-        self._round = self._begun = round_index
+        self._round = round_index
         self._slots = []
         self._delivered = False
         self._ended = False

@@ -24,7 +24,6 @@ from torchzephon.text.cutting import split, truncate
 from torchzephon.text.load import load_content
 from torchzephon.text.shared import SharedEncoder
 
-_PATH = 'Dataset(columns={"text": "doc.body"})'
 _BYTES_PER_TOKEN = 4.0  # of English and of code, with vocabularies of 32k to 256k
 
 
@@ -253,7 +252,8 @@ def _text_of(value: Any) -> tuple[str, str | None]:
     if not isinstance(value, str):
         kind = type(value).__name__
         if isinstance(value, Mapping):
-            kind += f" with {', '.join(map(repr, value)):.200}, of which a path names one, as in {_PATH}"
+            kind += f" with {', '.join(map(repr, value)):.200}, of which a path names one, as in "
+            kind += 'Dataset(columns={"text": "doc.body"})'
         return "", f"is not a text but {kind}"
     try:
         value.encode()
