@@ -180,11 +180,11 @@ def test_persistent_workers_live_on_through_cycles_breaks_and_loads(cycles):
 # -- errors ------------------------------------------------------------------------------------------------------------
 
 
-def faulty(fn):
+def faulty(fn, **source):
     """A graph whose function meets one sample in the midst of the data."""
 
     def build():
-        return token_graph(MANY, chunk_size=4, block_size=2, wrap=lambda node: tz.SampleMapper(node, fn))
+        return token_graph(MANY, chunk_size=4, block_size=2, wrap=lambda node: tz.SampleMapper(node, fn), **source)
 
     return build
 
@@ -250,6 +250,23 @@ def test_an_exception_names_lane_node_and_samples_at_once(num_workers, persisten
     assert_last_state_is_good(loader, got, num_workers=1)
     assert take(loader, 9) == got[:9]  # from the start
     loader.close()
+
+
+@pytest.mark.parametrize("end", ["pad", "drop", "ragged"])
+@pytest.mark.parametrize("num_workers", [1, 2, 4])
+def test_an_error_comes_in_its_lanes_turn(num_workers, end):
+    """Wherever the other lanes' workers are by then."""
+    outcomes = []
+    for workers in (0, num_workers):
+        with open_loader(faulty(explode, exhausted_policy="stop"), num_workers=workers, lanes={"end": end}) as loader:
+            got = []
+            with pytest.raises(tz.LaneError, match="boom") as caught:
+                got.extend(map(plain, loader))
+            outcomes.append((got, str(caught.value), loader.state_dict()))
+    assert outcomes[0] == outcomes[1]
+    got = outcomes[0][0]
+    assert len(got) > 10
+    assert got == expected(faulty(harmless), LANES, len(got) // LANES + 1)[: len(got)]
 
 
 def test_a_worker_that_exits_is_named_with_its_code():

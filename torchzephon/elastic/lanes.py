@@ -353,8 +353,8 @@ class Lanes(BaseNode[Any]):
         states = _read(self._states)
         self._running = True
         self._pid = os.getpid()
-        self._supply.start(states)
         self.schedule.begin(self._supply, states, self._round, is_fresh=not self._delivered)
+        self._supply.start(states)  # only now, so that peers hear of it when it fails
         if self._slots and (self.schedule.round != self._round or not self.schedule.takes_place()):
             self._slots = []  # ranks that were interrupted elsewhere begin together
         self._round = self._begun = self.schedule.round

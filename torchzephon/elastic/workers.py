@@ -38,6 +38,7 @@ class Share:
         states: each one's state after it.
         batches: the batches.
         dry: lanes of the worker that came to their end.
+        failed: lanes that have an error in place of a batch.
     """
 
     worker: int
@@ -45,6 +46,7 @@ class Share:
     states: list[str]
     batches: Packed
     dry: list[int]
+    failed: dict[int, LaneError | StateError]
 
 
 class WorkerLanes(IterableDataset[Share]):
@@ -79,21 +81,32 @@ class WorkerLanes(IterableDataset[Share]):
             self._sender = Sender(self.received[worker.id])
         sender = self._sender
         pump = self._pump
-        pump.start(states)
+        try:
+            pump.start(states)
+        except (LaneError, StateError) as error:
+            yield Share(worker.id, [], [], Packed(None, None, [], []), [], dict.fromkeys(mine, error))
+            return
         sender.begin(widened=pump.narrow(sender.empty))
         given = {lane: state.given for lane, state in states.items()}
         waiting = set(mine)
         while waiting:
             current = min(given[lane] for lane in waiting)
             turn = [lane for lane in mine if lane in waiting and given[lane] == current]
-            dry = [lane for lane in turn if not pump.has(lane, current)]
-            waiting.difference_update(dry)
+            dry: list[int] = []
+            failed: dict[int, LaneError | StateError] = {}
+            for lane in turn:
+                try:
+                    if not pump.has(lane, current):
+                        dry.append(lane)
+                except (LaneError, StateError) as error:
+                    failed[lane] = error
+            waiting.difference_update(dry, failed)
             lanes = [lane for lane in turn if lane in waiting]
             items = [pump.take(lane) for lane in lanes]
             for lane in lanes:
                 given[lane] += 1
             packed = sender.pack([item.value for item in items])
-            yield Share(worker.id, lanes, [item.state for item in items], packed, dry)
+            yield Share(worker.id, lanes, [item.state for item in items], packed, dry, failed)
 
 
 class WorkerSupply:
@@ -130,6 +143,7 @@ class WorkerSupply:
         self._made = {lane: state.given for lane, state in states.items()}
         self._begun = dict(self._made)
         self._dry = {lane for lane, state in states.items() if state.dry}
+        self._failed: dict[int, LaneError | StateError] = {}
         try:
             self._iterator = iter(self._loader)
         except BaseException as error:
@@ -142,8 +156,10 @@ class WorkerSupply:
 
     def has(self, lane: int, index: int) -> bool:
         """See :class:`~torchzephon.elastic.supply.Supply`."""
-        while self._made[lane] <= index and lane not in self._dry:
+        while self._made[lane] <= index and lane not in self._dry and lane not in self._failed:
             self._receive()
+        if self._made[lane] <= index and lane in self._failed:
+            raise self._failed[lane]
         return self._made[lane] > index
 
     def take(self, lane: int) -> Item:
@@ -153,8 +169,8 @@ class WorkerSupply:
         return self._queues[lane].popleft()
 
     def close(self, patience: float | None = None) -> None:  # noqa: ARG002
-        """Stops the workers, unless they are persistent: those stop with the loader, or with :meth:`shut_down`."""
-        if not self._options.get("persistent_workers"):
+        """Stops the workers, unless they are persistent: those stop with the loader, or after an error."""
+        if not self._options.get("persistent_workers") or self._failed:
             self.shut_down()
 
     def shut_down(self) -> None:
@@ -173,6 +189,7 @@ class WorkerSupply:
         except Exception as error:
             self._give_up(error)
         self._dry.update(share.dry)
+        self._failed.update(share.failed)
         batches = self._receivers[share.worker].unpack(share.batches)
         for lane, state, batch in zip(share.lanes, share.states, batches, strict=True):
             self._queues[lane].append(Item(batch, state))
@@ -180,9 +197,6 @@ class WorkerSupply:
 
     def _give_up(self, error: BaseException) -> NoReturn:
         """Stops all workers after an error, and raises it, or a better one if workers have died."""
-        if isinstance(error, (LaneError, StateError)):
-            self.shut_down()
-            raise _without_trace(error) from error
         dead, way_out = self._name_dead(error), self._way_out()
         self.shut_down()
         if dead:
@@ -226,12 +240,6 @@ class WorkerSupply:
 def _lanes_of(worker: int, num_workers: int, owned: list[int]) -> list[int]:
     """The contiguous run of a rank's lanes that a worker makes."""
     return owned[worker * len(owned) // num_workers : (worker + 1) * len(owned) // num_workers]
-
-
-def _without_trace(error: LaneError | StateError) -> LaneError | StateError:
-    """An error from a worker, whose message torch has put behind the worker's whole traceback."""
-    kind = type(error)
-    return kind(str(error).rpartition(f"{kind.__module__}.{kind.__qualname__}: ")[2].rstrip())
 
 
 def _find_iterator(error: BaseException) -> Any:

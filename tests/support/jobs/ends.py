@@ -202,6 +202,21 @@ def ranks_in_different_cycles_are_told(out):
 
 
 @scenario
+def a_lane_that_cannot_go_on_from_its_state_is_missed_at_once(out):
+    for num_workers in (0, 1):
+        loader = tz.ElasticDataLoader(tz.Lanes(graph(), 4), num_workers)
+        assert len(list(itertools.islice(loader, 2))) == 2
+        state = tz.gather_state(loader)
+        loader.close()
+        state["lanes"]["00001"] = state["lanes"]["00001"].replace("token", "tokem")
+        loader.load_state_dict(state)
+        with pytest.raises((tz.StateError, RuntimeError)) as caught:
+            list(loader)
+        names = gathered(type(caught.value).__name__)
+        assert names == ["RuntimeError", "StateError", "RuntimeError", "RuntimeError"]
+
+
+@scenario
 def a_rank_that_did_not_load_the_checkpoint_is_told(out):
     for rounds in (2, 5):
         loader = open_loader(4, None)
@@ -314,6 +329,36 @@ def a_rank_whose_lane_fails_is_missed_at_once(out):
     assert sorted(names) == ["LaneError", "RuntimeError", "RuntimeError", "RuntimeError"]
     with pytest.raises((tz.LaneError, RuntimeError)):  # and no hang either when one of them tries again
         next(iter(loader) if names[dist.get_rank()] == "LaneError" else loader.node)
+
+
+@scenario
+def a_bad_sample_is_met_in_its_turn_or_dropped_on_all_ranks_alike(out):
+    """Ranks ask for lanes' next batches rounds ahead, and must neither raise for what never takes place nor too soon."""
+
+    def drain(loader):
+        shares = []
+        try:
+            shares.extend(map(real, loader))  # what came before an error stays
+        except RuntimeError as error:
+            return shares, type(error).__name__
+        return shares, None
+
+    seen = set()
+    for number, end in itertools.product(range(20, 60, 2), ("pad", "drop")):
+        docs = [doc if i != number else {"id": i, "input_ids": "not tokens"} for i, doc in enumerate(DOCS)]
+        loaders = [open_loader(4, dp, lambda docs=docs: graph(docs, block_size=1), end=end) for dp in ((0, 1), None)]
+        expected, alone = drain(loaders[0])
+        shares, names = zip(*gathered(drain(loaders[1])), strict=True)
+        rounds = min(map(len, shares))
+        assert joined([share[:rounds] for share in shares]) == expected[:rounds], (number, end)
+        seen.add((end, alone))
+        if alone is None:
+            assert set(names) == {None}, (number, end)
+            assert {len(share) for share in shares} == {len(expected)}, (number, end)
+        else:
+            assert sorted(names) == ["LaneError", *["RuntimeError"] * 3], (number, end)
+            assert len(shares[names.index("LaneError")]) == len(expected), (number, end)
+    assert seen == {("pad", "LaneError"), ("drop", "LaneError"), ("drop", None)}
 
 
 @scenario
