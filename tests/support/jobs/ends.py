@@ -333,7 +333,7 @@ def a_rank_whose_lane_fails_is_missed_at_once(out):
 
 @scenario
 def a_bad_sample_is_met_in_its_turn_or_dropped_on_all_ranks_alike(out):
-    """Ranks ask for lanes' next batches rounds ahead, and must neither raise for what never takes place nor too soon."""
+    """Ranks ask for batches rounds ahead, and must neither raise too soon nor for what never takes place."""
 
     def drain(loader):
         shares = []
