@@ -1,5 +1,6 @@
 """Worker processes: the same batches, errors at once, nothing left behind."""
 
+import gc
 import itertools
 import json
 import os
@@ -177,6 +178,10 @@ def test_persistent_workers_live_on_through_cycles_breaks_and_loads(cycles):
     assert wait_for_no_workers() == []
 
 
+def test_persistent_workers_that_never_started_need_no_care():
+    open_loader(persistent_workers=True).close()
+
+
 # -- errors ------------------------------------------------------------------------------------------------------------
 
 
@@ -267,6 +272,25 @@ def test_an_error_comes_in_its_lanes_turn(num_workers, end):
     got = outcomes[0][0]
     assert len(got) > 10
     assert got == expected(faulty(harmless), LANES, len(got) // LANES + 1)[: len(got)]
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_loop_that_is_left_before_an_errors_turn_stops_everything(num_workers):
+    """At once, without the garbage collector: an error that is known already must not keep the iterator."""
+    build = faulty(explode, exhausted_policy="stop")
+    options = {"num_threads": 0, "end": "ragged"}  # which looks at all lanes of a round first
+    got = []
+    with open_loader(build, num_workers=0, lanes=options) as loader, pytest.raises(tz.LaneError, match="boom"):
+        got.extend(loader)
+    assert len(got) % LANES
+    loader = open_loader(build, num_workers=num_workers, lanes=options)
+    gc.disable()
+    try:
+        assert len(list(itertools.islice(loader, len(got) // LANES * LANES + 1))) > 10
+        assert not loader.lanes._running
+    finally:
+        gc.enable()
+    assert worker_processes() == []
 
 
 def test_a_worker_that_exits_is_named_with_its_code():

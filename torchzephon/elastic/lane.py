@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from torchdata.nodes import BaseNode
@@ -57,6 +58,7 @@ class Lane:
         self.dry = state.dry
         self.error = None
         self._cycle = state.cycle
+        self._maker = self._make_all()
         if self.dry:
             return
         try:
@@ -67,7 +69,17 @@ class Lane:
             raise self._explain(error, "while it was reset", is_state=is_damaged) from error
 
     def make(self) -> None:
-        """Makes the next item and queues it, or finds the lane dry, or keeps the error for whoever asks for it."""
+        """Makes the next item and queues it, or finds the lane dry, or keeps the error until its turn has come."""
+        next(self._maker)
+
+    def _make_all(self) -> Iterator[None]:
+        # Nobody calls a generator that waits: the frames in an error's traceback do not hold those of the consumer,
+        # who may leave the loop before the error's turn, and is to be rid of the iterator then.
+        while True:
+            self._make()
+            yield
+
+    def _make(self) -> None:
         try:
             value = next(self.root)
             self._leaf.note_delivery()

@@ -104,15 +104,15 @@ class Pump:
                         stream.make()
             finally:
                 self._making = False
-            if stream.made <= index and stream.error is not None:
-                raise stream.error
-        return stream.made > index
+        return stream.made > index or stream.error is not None
 
     def take(self, lane: int) -> Item:
         """See :class:`~torchzephon.elastic.supply.Supply`."""
         stream = self._lanes[lane]
         if not stream.queue:
             self.has(lane, stream.made)
+            if not stream.queue and stream.error is not None:
+                raise stream.error
         self._asked += 1
         self._taken += 1
         return stream.queue.popleft()

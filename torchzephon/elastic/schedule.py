@@ -10,7 +10,7 @@ from torchzephon.elastic.agreement import EndAgreement
 from torchzephon.elastic.assignment import Assignment
 from torchzephon.elastic.lane_state import LaneState
 from torchzephon.elastic.supply import Supply
-from torchzephon.errors import LaneError, StateError
+from torchzephon.errors import LaneError
 
 logger = logging.getLogger(__name__)
 
@@ -100,7 +100,7 @@ class Schedule:
         for lane, given in self._given.items():
             if given > self.round:  # the state was saved in the middle of this round, after the lane's turn
                 slots += [BLANK] * self._pads
-            elif self._end != "ragged" or self._has(lane, given):
+            elif self._end != "ragged" or self._supply.has(lane, given):
                 slots.append(lane)
             else:
                 self.dry.append(lane)
@@ -129,13 +129,7 @@ class Schedule:
             self._agreement.leave()
 
     def _has(self, lane: int, round_index: int) -> bool:
-        """Whether a lane stands in a round: with a batch, or with an error, to be raised when its turn has come."""
-        if self._given[lane] > round_index:
-            return True
-        try:
-            return self._supply.has(lane, round_index)
-        except (LaneError, StateError):
-            return True
+        return self._given[lane] > round_index or self._supply.has(lane, round_index)
 
     def _count(self, first: int) -> int:
         """How many rounds of the stretch from ``first`` on take place as far as this rank can tell."""

@@ -20,15 +20,16 @@ class Supply(Protocol):
         ...
 
     def has(self, lane: int, index: int) -> bool:
-        """Whether the lane has batch ``index``; False when it is dry before. Waits until that is known.
-
-        Raises:
-            LaneError: when making a batch up to ``index`` failed.
-        """
+        """Whether the lane has batch ``index``, or an error up to it; False when it is dry before. Waits to know."""
         ...
 
     def take(self, lane: int) -> Item:
-        """The lane's next batch, of which :meth:`has` said that there is one (before a restart, perhaps)."""
+        """The lane's next batch, of which :meth:`has` said that there is one (before a restart, perhaps).
+
+        Raises:
+            LaneError: when there is an error instead.
+            StateError: when the lane cannot go on from its state.
+        """
         ...
 
     def close(self, patience: float | None = None) -> None:

@@ -93,20 +93,20 @@ class WorkerLanes(IterableDataset[Share]):
             current = min(given[lane] for lane in waiting)
             turn = [lane for lane in mine if lane in waiting and given[lane] == current]
             dry: list[int] = []
+            items: dict[int, Item] = {}
             failed: dict[int, LaneError | StateError] = {}
             for lane in turn:
                 try:
-                    if not pump.has(lane, current):
+                    if pump.has(lane, current):
+                        items[lane] = pump.take(lane)
+                        given[lane] += 1
+                    else:
                         dry.append(lane)
                 except (LaneError, StateError) as error:
                     failed[lane] = error
             waiting.difference_update(dry, failed)
-            lanes = [lane for lane in turn if lane in waiting]
-            items = [pump.take(lane) for lane in lanes]
-            for lane in lanes:
-                given[lane] += 1
-            packed = sender.pack([item.value for item in items])
-            yield Share(worker.id, lanes, [item.state for item in items], packed, dry, failed)
+            packed = sender.pack([item.value for item in items.values()])
+            yield Share(worker.id, list(items), [item.state for item in items.values()], packed, dry, failed)
 
 
 class WorkerSupply:
@@ -124,6 +124,7 @@ class WorkerSupply:
         self._options = {"prefetch_factor": _PREFETCH, **options}
         self._loader: StatefulDataLoader[Share] | None = None
         self._iterator: Any = None  # of the loader; it has the processes
+        self._failed: dict[int, LaneError | StateError] = {}  # what came in place of a lane's next batch
 
     def start(self, states: Mapping[int, LaneState]) -> None:
         """See :class:`~torchzephon.elastic.supply.Supply`."""
@@ -143,7 +144,7 @@ class WorkerSupply:
         self._made = {lane: state.given for lane, state in states.items()}
         self._begun = dict(self._made)
         self._dry = {lane for lane, state in states.items() if state.dry}
-        self._failed: dict[int, LaneError | StateError] = {}
+        self._failed.clear()
         try:
             self._iterator = iter(self._loader)
         except BaseException as error:
@@ -158,14 +159,14 @@ class WorkerSupply:
         """See :class:`~torchzephon.elastic.supply.Supply`."""
         while self._made[lane] <= index and lane not in self._dry and lane not in self._failed:
             self._receive()
-        if self._made[lane] <= index and lane in self._failed:
-            raise self._failed[lane]
-        return self._made[lane] > index
+        return self._made[lane] > index or lane in self._failed
 
     def take(self, lane: int) -> Item:
         """See :class:`~torchzephon.elastic.supply.Supply`."""
         if not self._queues[lane]:
             self.has(lane, self._made[lane])
+            if not self._queues[lane] and lane in self._failed:
+                raise self._failed[lane]
         return self._queues[lane].popleft()
 
     def close(self, patience: float | None = None) -> None:  # noqa: ARG002
