@@ -45,7 +45,7 @@ class EndAgreement:
         self._digest = digest
         self._running = False
         self._connections = Connections(assignment)
-        self._asked: deque[_Question] = deque()
+        self._asked: deque[_Question] = deque()  # under way: a question, and a last word after it
         self._run = 0
         self._cycle = 0
 
@@ -67,8 +67,9 @@ class EndAgreement:
         Raises:
             RuntimeError: when the other ranks are elsewhere, or made otherwise.
         """
-        self._run += 1
         self._cycle = cycle
+        self._catch_up()
+        self._run += 1
         self._running = True
         self.ask(_START, -round_index, round_index, not is_fresh, self._digest, -self._digest)
         first, last, interrupted, digest, other = self.answer()
@@ -85,16 +86,16 @@ class EndAgreement:
         return -first
 
     def ask(self, round_index: int, *values: int) -> None:
-        """Sends this rank's numbers for a round."""
+        """Sends this rank's numbers for a round, when what was asked before is answered."""
         self._send(round_index, values, left=False)
 
     def answer(self) -> list[int]:
-        """The largest numbers of any rank, for the oldest round that was asked about and not answered.
+        """The largest numbers of any rank, for the round that was asked about.
 
         Raises:
             RuntimeError: when another rank stopped iterating before, is elsewhere, or is gone.
         """
-        question = self._asked.popleft()
+        question = self._asked[0]
         try:
             left, *numbers = self._connections.wait(question.reduction)
         except RuntimeError as error:
@@ -103,10 +104,10 @@ class EndAgreement:
                 f"the other data-parallel ranks cannot be reached to agree on the end of the data: one of them has "
                 f"exited, was killed, or stands still ({error}). Restart the ranks from the last checkpoint"
             ) from error
+        self._asked.popleft()
         size = len(question.place)
         if left or numbers[:size] != [-part for part in numbers[size : 2 * size]]:
             self._running = False
-            self._asked.clear()
             raise RuntimeError(
                 f"this rank goes on with {_describe(question.round)} of cycle {self._cycle}, while another one stopped "
                 "iterating, failed, or is elsewhere: the ranks cannot agree on the end of the data. Look for an error "
@@ -117,7 +118,6 @@ class EndAgreement:
     def end(self) -> None:
         """The agreed end was reached, on all ranks alike."""
         self._running = False
-        self._asked.clear()
 
     def leave(self) -> None:
         """Leaves the current run before its end; does nothing when none is running, and never raises or waits."""
@@ -126,6 +126,19 @@ class EndAgreement:
         self._running = False
         with suppress(RuntimeError):  # the connections are broken, and the peers know
             self._send(_START, (), left=True)
+
+    def _catch_up(self) -> None:
+        """Sees to it that this rank's next message meets the others' next one.
+
+        It left with a question under way. When another one had left before, that question met a last word, and this
+        rank's own last word is to meet what the others begin anew with: which fails on all ranks.
+        """
+        if len(self._asked) == 2:
+            try:
+                self.answer()
+            except RuntimeError:
+                self._run += 1  # as the others do
+                self.answer()
         self._asked.clear()
 
     def _refuse(self, reason: str) -> NoReturn:

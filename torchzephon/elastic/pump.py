@@ -106,6 +106,11 @@ class Pump:
                 self._making = False
         return stream.made > index or stream.error is not None
 
+    def fails(self, lane: int, index: int) -> bool:
+        """See :class:`~torchzephon.elastic.supply.Supply`."""
+        stream = self._lanes[lane]
+        return stream.error is not None and stream.made <= index
+
     def take(self, lane: int) -> Item:
         """See :class:`~torchzephon.elastic.supply.Supply`."""
         stream = self._lanes[lane]

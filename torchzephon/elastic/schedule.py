@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Mapping
 from typing import Literal
@@ -68,21 +69,24 @@ class Schedule:
         self._asked = round_index  # rounds before this one were asked about,
         self._agreed = round_index  # and before this one they take place;
         self._end_agreed = False  # nothing takes place after them
+        self._failing: int | None = None  # the round in which a lane of some rank fails, where that is known
 
     def takes_place(self) -> bool:
         """Whether the current round takes place."""
         if not self._is_finite and self._assignment.size > 1:
             return True
         if self._agreement is None:
-            return not self._missing(self.round) if self._end == "drop" else self._present(self.round)
-        while not self._end_agreed and self._asked - self.round <= (self._stretch + 1) // 2:
-            count = self._count(self._asked)
-            self._agreement.ask(self._asked, -count if self._end == "drop" else count)
-            self._asked += self._stretch
-        if not self._end_agreed and self._agreed == self.round:
-            count = abs(self._agreement.answer()[0])
-            self._agreed += count
-            self._end_agreed = count < self._stretch
+            return self._seems_to_take_place(self.round)
+        if self._agreed == self.round and not self._end_agreed:
+            self._agree(self._agreement)
+        # The next stretch, in time. No sooner than this one is answered: see EndAgreement.ask.
+        if not self._end_agreed and self._asked == self._agreed <= self.round + (self._stretch + 1) // 2:
+            self._ask(self._agreement)
+        if self.round == self._failing and not self._fails(self.round):
+            raise RuntimeError(
+                f"a lane of another data-parallel rank fails in round {self.round}: look for the error of that rank. "
+                "The states of all ranks, after the round before, belong together"
+            )
         return self.round < self._agreed
 
     def slots(self) -> list[int] | None:
@@ -131,12 +135,31 @@ class Schedule:
     def _has(self, lane: int, round_index: int) -> bool:
         return self._given[lane] > round_index or self._supply.has(lane, round_index)
 
-    def _count(self, first: int) -> int:
-        """How many rounds of the stretch from ``first`` on take place as far as this rank can tell."""
-        for round_index in range(first, first + self._stretch):
-            if self._missing(round_index) if self._end == "drop" else not self._present(round_index):
-                return round_index - first
-        return self._stretch
+    def _ask(self, agreement: EndAgreement) -> None:
+        """Asks how many rounds of the next stretch take place, and how many of those no lane is known to fail in."""
+        stretch = range(self._asked, self._asked + self._stretch)
+        count = sum(1 for _ in itertools.takewhile(self._seems_to_take_place, stretch))
+        sound = sum(not self._fails(round_index) for round_index in stretch)
+        agreement.ask(self._asked, -count if self._end == "drop" else count, -sound)
+        self._asked += self._stretch
+
+    def _agree(self, agreement: EndAgreement) -> None:
+        if self._asked == self._agreed:
+            self._ask(agreement)
+        count, sound = map(abs, agreement.answer()[:2])
+        if sound < count:
+            self._failing = self._agreed + sound
+        self._agreed += count
+        self._end_agreed = count < self._stretch
+
+    def _seems_to_take_place(self, round_index: int) -> bool:
+        """Whether a round takes place as far as this rank can tell."""
+        return not self._missing(round_index) if self._end == "drop" else self._present(round_index)
+
+    def _fails(self, round_index: int) -> bool:
+        """Whether a lane of this rank is known to have no batch for the round, but an error."""
+        standing = (lane for lane, given in self._given.items() if given <= round_index)
+        return any(self._supply.fails(lane, round_index) for lane in standing)
 
     def _present(self, round_index: int) -> bool:
         """Whether any lane of this rank has a batch for the round."""

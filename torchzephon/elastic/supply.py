@@ -23,6 +23,10 @@ class Supply(Protocol):
         """Whether the lane has batch ``index``, or an error up to it; False when it is dry before. Waits to know."""
         ...
 
+    def fails(self, lane: int, index: int) -> bool:
+        """Whether the lane is known to have an error up to batch ``index``, in its place or before. Does not wait."""
+        ...
+
     def take(self, lane: int) -> Item:
         """The lane's next batch, of which :meth:`has` said that there is one (before a restart, perhaps).
 

@@ -81,11 +81,7 @@ class WorkerLanes(IterableDataset[Share]):
             self._sender = Sender(self.received[worker.id])
         sender = self._sender
         pump = self._pump
-        try:
-            pump.start(states)
-        except (LaneError, StateError) as error:
-            yield Share(worker.id, [], [], Packed(None, None, [], []), [], dict.fromkeys(mine, error))
-            return
+        pump.start(states)
         sender.begin(widened=pump.narrow(sender.empty))
         given = {lane: state.given for lane, state in states.items()}
         waiting = set(mine)
@@ -161,6 +157,10 @@ class WorkerSupply:
             self._receive()
         return self._made[lane] > index or lane in self._failed
 
+    def fails(self, lane: int, index: int) -> bool:
+        """See :class:`~torchzephon.elastic.supply.Supply`."""
+        return lane in self._failed and self._made[lane] <= index
+
     def take(self, lane: int) -> Item:
         """See :class:`~torchzephon.elastic.supply.Supply`."""
         if not self._queues[lane]:
@@ -198,6 +198,9 @@ class WorkerSupply:
 
     def _give_up(self, error: BaseException) -> NoReturn:
         """Stops all workers after an error, and raises it, or a better one if workers have died."""
+        if isinstance(error, (LaneError, StateError)):
+            self.shut_down()
+            raise _without_trace(error) from error
         dead, way_out = self._name_dead(error), self._way_out()
         self.shut_down()
         if dead:
@@ -241,6 +244,12 @@ class WorkerSupply:
 def _lanes_of(worker: int, num_workers: int, owned: list[int]) -> list[int]:
     """The contiguous run of a rank's lanes that a worker makes."""
     return owned[worker * len(owned) // num_workers : (worker + 1) * len(owned) // num_workers]
+
+
+def _without_trace(error: LaneError | StateError) -> LaneError | StateError:
+    """An error from a worker, whose message torch has put behind the worker's whole traceback."""
+    kind = type(error)
+    return kind(str(error).rpartition(f"{kind.__module__}.{kind.__qualname__}: ")[2].rstrip())
 
 
 def _find_iterator(error: BaseException) -> Any:

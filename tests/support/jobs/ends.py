@@ -331,34 +331,62 @@ def a_rank_whose_lane_fails_is_missed_at_once(out):
         next(iter(loader) if names[dist.get_rank()] == "LaneError" else loader.node)
 
 
+def with_bad(*numbers):
+    """The graph over documents of which some cannot be packed."""
+    docs = [doc if i not in numbers else {"id": i, "input_ids": "not tokens"} for i, doc in enumerate(DOCS)]
+    return lambda: graph(docs, block_size=1)
+
+
+def until_error(loader):
+    """-> (what comes, the name of the error after it)"""
+    shares = []
+    try:
+        shares.extend(map(real, loader))  # what came before an error stays
+    except RuntimeError as error:
+        return shares, type(error).__name__
+    return shares, None
+
+
 @scenario
 def a_bad_sample_is_met_in_its_turn_or_dropped_on_all_ranks_alike(out):
     """Ranks ask for batches rounds ahead, and must neither raise too soon nor for what never takes place."""
-
-    def drain(loader):
-        shares = []
-        try:
-            shares.extend(map(real, loader))  # what came before an error stays
-        except RuntimeError as error:
-            return shares, type(error).__name__
-        return shares, None
-
     seen = set()
-    for number, end in itertools.product(range(20, 60, 2), ("pad", "drop")):
-        docs = [doc if i != number else {"id": i, "input_ids": "not tokens"} for i, doc in enumerate(DOCS)]
-        loaders = [open_loader(4, dp, lambda docs=docs: graph(docs, block_size=1), end=end) for dp in ((0, 1), None)]
-        expected, alone = drain(loaders[0])
-        shares, names = zip(*gathered(drain(loaders[1])), strict=True)
+    prefetches = itertools.cycle([1, 2, 3])
+    for number, end, num_lanes in itertools.product(range(20, 60, 3), ("pad", "drop"), (4, 8)):
+        prefetch = next(prefetches)
+        where = f"{number=} {end=} {num_lanes=} {prefetch=}"
+        expected, alone = until_error(open_loader(num_lanes, (0, 1), with_bad(number), end=end))
+        loader = open_loader(num_lanes, None, with_bad(number), end=end, prefetch=prefetch)
+        shares, names = zip(*gathered(until_error(loader)), strict=True)
         rounds = min(map(len, shares))
-        assert joined([share[:rounds] for share in shares]) == expected[:rounds], (number, end)
+        assert joined([share[:rounds] for share in shares]) == expected[:rounds], where
         seen.add((end, alone))
         if alone is None:
-            assert set(names) == {None}, (number, end)
-            assert {len(share) for share in shares} == {len(expected)}, (number, end)
-        else:
-            assert sorted(names) == ["LaneError", *["RuntimeError"] * 3], (number, end)
-            assert len(shares[names.index("LaneError")]) == len(expected), (number, end)
+            assert set(names) == {None}, where
+            assert {len(share) for share in shares} == {len(expected)}, where
+            continue
+        assert "LaneError" in names, where
+        assert len(shares[names.index("LaneError")]) == len(expected), where
+        if end == "drop" or num_lanes == 4:  # then a rank looks at all that it has ahead of time, and tells the others
+            assert sorted(names) == ["LaneError", *["RuntimeError"] * 3], where
+            assert {len(share) for share in shares} == {len(expected)}, where
+            state = tz.gather_state(loader)
+            again = open_loader(num_lanes, None, with_bad(number), end=end)
+            again.load_state_dict(through_json(state))
+            assert sorted(gathered(until_error(again)[1])) == sorted(names), where
     assert seen == {("pad", "LaneError"), ("drop", "LaneError"), ("drop", None)}
+
+
+@scenario
+def ranks_iterate_anew_after_an_error(out):
+    for prefetch, end, numbers in itertools.product((1, 2, 3), ("pad", "drop"), ([35], [24, 41])):
+        loader = open_loader(8, None, with_bad(*numbers), end=end, prefetch=prefetch)
+        attempts = [gathered(until_error(loader)[1]) for _ in range(4)]
+        where = f"{prefetch=} {end=} {numbers=}: {attempts}"
+        assert "LaneError" in attempts[0], where
+        assert len(numbers) > 1 or attempts == attempts[:1] * 4, where
+        # When several ranks failed each by itself, the next attempt may do no more than tell so.
+        assert not any(set(one) | set(other) == {"RuntimeError"} for one, other in itertools.pairwise(attempts)), where
 
 
 @scenario
