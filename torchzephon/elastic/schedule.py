@@ -158,8 +158,7 @@ class Schedule:
 
     def _fails(self, round_index: int) -> bool:
         """Whether a lane of this rank is known to have no batch for the round, but an error."""
-        standing = (lane for lane, given in self._given.items() if given <= round_index)
-        return any(self._supply.fails(lane, round_index) for lane in standing)
+        return any(self._supply.fails(lane, round_index) for lane in self._given)
 
     def _present(self, round_index: int) -> bool:
         """Whether any lane of this rank has a batch for the round."""

@@ -318,23 +318,21 @@ def a_rank_that_leaves_early_is_missed_at_once(out):
         dist.barrier()
 
 
+def with_bad(*numbers, block_size=1):
+    """The graph over documents of which some cannot be packed."""
+    docs = [doc if i not in numbers else {"id": i, "input_ids": "not tokens"} for i, doc in enumerate(DOCS)]
+    return lambda: graph(docs, block_size=block_size)
+
+
 @scenario
 def a_rank_whose_lane_fails_is_missed_at_once(out):
-    bad = {"id": 0, "input_ids": "not tokens"}
-    docs = [bad if i == 40 else doc for i, doc in enumerate(DOCS)]
-    loader = open_loader(4, None, lambda: graph(docs))
+    loader = open_loader(4, None, with_bad(40, block_size=None))
     with pytest.raises((tz.LaneError, RuntimeError)) as caught:
         list(loader)
     names = gathered(type(caught.value).__name__)
     assert sorted(names) == ["LaneError", "RuntimeError", "RuntimeError", "RuntimeError"]
     with pytest.raises((tz.LaneError, RuntimeError)):  # and no hang either when one of them tries again
         next(iter(loader) if names[dist.get_rank()] == "LaneError" else loader.node)
-
-
-def with_bad(*numbers):
-    """The graph over documents of which some cannot be packed."""
-    docs = [doc if i not in numbers else {"id": i, "input_ids": "not tokens"} for i, doc in enumerate(DOCS)]
-    return lambda: graph(docs, block_size=1)
 
 
 def until_error(loader):
